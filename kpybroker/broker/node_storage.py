@@ -14,7 +14,7 @@ from kpybroker.world import World
 class NodeStorage:
     """Locked directories, the metadata log's first, and the logs in log.dirs.
 
-    on_disk_change: called when a disk hangs, and when it answers again.
+    `on_disk_change` is called when a disk hangs, and when it responds again.
     """
 
     def __init__(

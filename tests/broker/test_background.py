@@ -1,4 +1,4 @@
-"""A bug in background work stops the node: otherwise it would go unnoticed, and logs would grow without limit."""
+"""A bug in a background task stops the node. Otherwise it would remain unnoticed, and logs would grow without limit."""
 
 from __future__ import annotations
 

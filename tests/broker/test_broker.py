@@ -1,4 +1,4 @@
-"""A bug in a periodic task stops the node: otherwise logs would grow without limit, unnoticed."""
+"""A bug in a periodic task stops the node. Otherwise it would remain unnoticed, and logs would grow without limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.server.virtual import Dial, run_virtually
     ],
 )
 def test_a_bug_in_a_periodic_task_stops_the_node(chore: str, wrong: dict[str, Any]) -> None:
-    """A setting of one log has a type that makes only this task fail."""
+    """The bug is caused by a setting of one log that has the wrong type, so that only this task fails."""
 
     async def scenario(node: Node, dial: Dial) -> None:
         peer = await dial("client")

@@ -100,7 +100,7 @@ def test_acks_all_continues_when_a_disk_hangs(how: Callable[[SimMachine], None],
         longest_s = {topic: writer.longest_s for topic, writer in zip(topics, writers, strict=True)}
         assert max(longest_s.values()) < limit_s, longest_s
         assert min(writer.acked for writer in writers) > 10
-        assert why_not_ready(cluster.broker(bad)) == "the disk of /data does not answer"
+        assert why_not_ready(cluster.broker(bad)) == "the disk of /data does not respond"
         others = [each for each in cluster.machines if each != bad]
         for other in others:
             assert cluster.broker(other).metadata.image.brokers[bad].fenced

@@ -1,4 +1,4 @@
-"""Authorizers that decide without ACLs."""
+"""Authorizers for tests, which do not use ACLs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kpybroker.security.principal import Principal
 
 
 class Closed:
-    """Allows nothing, or only operations on resources of one type."""
+    """Allows no operations, or only operations on resources of one type."""
 
     grants = None
 
@@ -37,7 +37,7 @@ class Closed:
 
 
 class AllBut:
-    """Allows everything except for one operation."""
+    """Allows all operations except one."""
 
     grants = None
 

@@ -1,4 +1,4 @@
-"""Several real nodes on real sockets and directories, in the test's own event loop."""
+"""Clusters of several real nodes with real sockets and directories, in the event loop of the test."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PATIENCE_S = 20.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that stay free for their nodes while the nodes are down."""
+    """Ports that no other process uses while their nodes are down."""
     return [steady_port() for _ in range(count)]
 
 
 class Cluster:
-    """Voters 1..n, each broker and controller; further nodes are brokers only."""
+    """A cluster. Nodes 1 to n are brokers, controllers and voters. Other nodes are only brokers."""
 
     def __init__(self, root: Path, voters: int = 3, settings: Mapping[str, str] | None = None) -> None:
         self.root = root
@@ -39,10 +39,10 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
         self._worlds: dict[int, RealWorld] = {}
         self._starts = 0
-        """Each start has its own seed; otherwise a node would look like its previous incarnation."""
+        """The number of starts. It is the random seed of each start, so that a node has a new incarnation id."""
 
     def config(self, node_id: int) -> BrokerConfig:
-        """The config of a node, with a free port for clients."""
+        """The settings of a node, with a free port for clients."""
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
         own = {"process.roles": "broker", "listeners": "PLAINTEXT://127.0.0.1:0"}
         if node_id in self.ports:
@@ -52,7 +52,7 @@ class Cluster:
         return parse_config({"controller.quorum.voters": voters, **own, **where, **self.settings})
 
     async def start(self, *node_ids: int) -> None:
-        """Start nodes together; all serve when this returns."""
+        """Start nodes together. All of them serve when this returns."""
         for node_id in node_ids:
             self._starts += 1
             self._worlds[node_id] = RealWorld(seed=self._starts)
@@ -62,24 +62,24 @@ class Cluster:
         self.nodes.update(zip(node_ids, started, strict=True))
 
     async def stop(self, node_id: int) -> None:
-        """A clean stop."""
+        """Stop a node cleanly."""
         await self.nodes.pop(node_id).stop()
         self._worlds.pop(node_id).close()
 
     async def close(self) -> None:
-        """Stop all running nodes, without the handover, which would need a majority."""
+        """Stop all running nodes without a controlled shutdown, which would need a majority."""
         for node_id in list(self.nodes):
             await self.drop(node_id)
 
     async def drop(self, node_id: int) -> None:
-        """Stop a node without a handover."""
+        """Stop a node without a controlled shutdown."""
         node = self.nodes.pop(node_id)
         await node.server.stop()
         await node.broker.close()
         self._worlds.pop(node_id).close()
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait until something holds."""
+        """Wait until `holds` returns true. `what` describes the condition."""
         for _ in range(int(PATIENCE_S / 0.02)):
             if holds():
                 return
@@ -102,7 +102,7 @@ class Cluster:
 
 
 async def dialled(node: Node) -> Peer:
-    """A connection to a node's listener for clients, with the API versions already negotiated."""
+    """Connect to a node's listener for clients, and negotiate API versions."""
     host, _, port = node.bootstrap.rpartition(":")
     peer = await Peer.dial(node.broker.world.network, host, int(port))
     await peer.negotiate()
@@ -110,7 +110,7 @@ async def dialled(node: Node) -> Peer:
 
 
 def run_cluster(root: Path, play: Callable[[Cluster], Awaitable[None]], voters: int = 3, **settings: str) -> None:
-    """Run a scene on a cluster whose nodes are not started yet; running nodes are stopped at the end."""
+    """Run `play` on a cluster whose nodes have not been started yet. Running nodes are stopped at the end."""
 
     async def whole() -> None:
         cluster = Cluster(root, voters, {name.replace("_", "."): value for name, value in settings.items()})

@@ -1,4 +1,4 @@
-"""A connection to a node in virtual time that sends bytes, may pause reading, and knows when it is closed."""
+"""A client connection to a node in virtual time, which can send any bytes, pause reading, and detect its close."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.server.virtual import ADDRESS, PORT
 
 
 class Line(asyncio.Protocol):
-    """Make one with `line`."""
+    """The protocol of the connection. Call `line` to create one."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -41,7 +41,7 @@ class Line(asyncio.Protocol):
         self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Continue to read."""
+        """Continue reading."""
         assert self.transport is not None
         self.transport.resume_reading()
 
@@ -50,14 +50,14 @@ class Line(asyncio.Protocol):
         self.transport.close()
 
     async def dribble(self, size: int, every_s: float) -> None:
-        """Send this many bytes again and again, until the node closes the connection or the test ends."""
+        """Send `size` bytes repeatedly until the node closes the connection or the test ends."""
         while not self.is_closed:
             self.send(bytes(size))
             await asyncio.sleep(every_s)
 
 
 async def line(node: Node, port: int = PORT) -> Line:
-    """Connect to a node, from the node's own address."""
+    """Connect to a node from the address of the node."""
     _, protocol = await node.broker.world.network.connect(Line, ADDRESS, port)
     assert isinstance(protocol, Line)
     return protocol

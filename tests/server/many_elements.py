@@ -1,5 +1,4 @@
-"""For every array in a request: a frame in which that array has very many elements, and all arrays around it have
-one."""
+"""Builds request frames in which one array has very many elements, and the arrays that contain it have one element."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Text,
 from kpybroker.wire.codec.primitives import write_uvarint
 
 NAME, NUMBER = b"n0000000", b"zqzq"
-"""Placeholders for the names and the partitions that differ from element to element."""
+"""Placeholders for the names and numbers that differ in each element."""
 NUMBERED = ("partition", "index", "partition_index", "partition_id", "topic_id")
 Path = tuple[str, ...]
 
@@ -28,7 +27,7 @@ def arrays_of(piece: Piece, path: Path = ()) -> Iterator[Path]:
 
 
 def request_with_many(api: Api, target: Path, elements: int) -> bytes:
-    """A request of the last version with this many elements in the array at `target`."""
+    """A request in the highest version with this many elements in the array at `target`."""
     return _Filler(target, elements).piece(layout(api.request, api.max), api.request(), ())
 
 

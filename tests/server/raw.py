@@ -1,4 +1,4 @@
-"""A bare socket to a node, which sends frames as bytes, so that they may be invalid."""
+"""A plain socket to a node, which sends any bytes, so that frames may be invalid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kpybroker.wire.frame import encode_request, parse_response_header
 
 
 class Raw:
-    """Sends bytes, reads frames."""
+    """The client side of the connection. It sends bytes and reads frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -23,7 +23,7 @@ class Raw:
 
     @property
     def transport(self) -> asyncio.Transport:
-        """The transport of both directions."""
+        """The transport of the connection."""
         assert isinstance(self.writer.transport, asyncio.Transport)
         return self.writer.transport
 
@@ -42,14 +42,14 @@ class Raw:
         return await self.reader.readexactly(size)
 
     async def answer(self, name: str, version: int) -> tuple[int, Any]:
-        """Correlation id and response of the next frame."""
+        """Read the next frame. Return its correlation id and the response."""
         api = api_table.by_name[name]
         frame = memoryview(await self.frame())
         correlation_id, position = parse_response_header(frame, api, version)
         return correlation_id, parse(api.response, version, frame, position)
 
     async def closed(self) -> bool:
-        """Whether the broker closes the connection without another byte."""
+        """Wait for the end of the connection. Return whether the broker sent no more bytes before it."""
         try:
             return await self.reader.read() == b""
         except ConnectionResetError:

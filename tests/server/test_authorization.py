@@ -1,5 +1,8 @@
-"""Every API asks the authorizer. compat_tests/test_authorization.py tests how each answers a user who lacks one
-operation, and test_authorization_matrix.py that no API is left out there."""
+"""Every API calls the authorizer.
+
+compat_tests/test_authorization.py tests the responses of each API to a user who lacks one operation.
+test_authorization_matrix.py tests that this covers all APIs.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +55,14 @@ REFUSALS = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 LEAVE_OUT = {"ListGroups", "ListTransactions"}
-"""APIs whose lists are empty for a caller without any right."""
+"""APIs that return empty lists to a caller without any permissions."""
 OF_TOKENS = {"CreateDelegationToken", "DescribeDelegationToken"}
-"""Refused without a login, before the authorizer is called (tests/handlers/test_create_delegation_token.py).
+"""APIs that refuse callers without a login before they call the authorizer, as is tested in
+tests/handlers/test_create_delegation_token.py.
 """
 EVERYBODYS = {*ASK_NOBODY, "DescribeCluster", *OF_TOKENS}
 FOR_NODES = {api.name for api in API if "broker" not in api.listens.value}
-"""APIs of the controllers' listeners alone."""
+"""APIs that only controller listeners serve."""
 
 
 def codes_in(message: Any) -> set[int]:
@@ -78,7 +82,7 @@ def test_every_api_has_a_rule() -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.api not in EVERYBODYS], ids=lambda case: case.title)
 def test_without_any_right_nothing_is_revealed(with_broker: WithBroker, case: Case) -> None:
-    """The response contains only refusals, or leaves everything out; and nothing has changed."""
+    """The response contains only refusals or empty lists, and the request has changed nothing."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         state = State({name: await make(peer, name) for name in ("t", "u")}, (1, 0))
@@ -118,7 +122,7 @@ def test_without_any_right_a_controller_refuses_everything(with_broker: WithBrok
 
 
 def test_the_nodes_own_requests_need_no_authorization(with_broker: WithBroker) -> None:
-    """The broker is its own controller here: it must continue to send heartbeats, and create internal topics for its
+    """This broker is also the controller. It must continue to send heartbeats, and create internal topics for
     clients."""
 
     async def scenario(_: Peer, node: Node) -> None:
@@ -155,7 +159,7 @@ FETCHED = offset_fetch.Request(
 def test_other_requests_are_served_while_many_rows_are_refused(
     with_broker: WithBroker, request_: Any, version: int, but: AclResource | None
 ) -> None:
-    """While the rows are checked, and while the refused ones are added to the response."""
+    """Others are served while the rows are checked, and while the refused rows are added to the response."""
     api = next(api for api in API if api.request is type(request_))
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -264,8 +268,8 @@ CLUSTER_, GROUP_, TOPIC_ = (
 def test_many_refusals_are_made_in_turns(
     with_broker: WithBroker, request_: Any, version: int, but: AclResource | None, code: ErrorCode
 ) -> None:
-    """This holds for refusals of many rows, and of one row with many elements; the response is the same as one made at
-    once."""
+    """This applies to refusals of many rows, and of one row with many elements. The response is the same as a response
+    that is built in one turn."""
     api = next(api for api in API if api.request is type(request_))
 
     async def scenario(_: Peer, node: Node) -> None:
@@ -299,7 +303,8 @@ def test_what_is_told_of_settings_is_decided_in_turns(with_broker: WithBroker) -
 
 
 def test_a_fetch_of_a_follower_is_short_before_anybody_is_asked(with_broker: WithBroker) -> None:
-    """This includes a Fetch of a client that is no follower: its partitions are refused at once."""
+    """This also applies to a client that is not a follower. If its Fetch is small enough, its partitions are refused at
+    once."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         node.broker.metadata.authorizer = Closed()
@@ -324,7 +329,7 @@ def test_a_fetch_of_a_follower_is_short_before_anybody_is_asked(with_broker: Wit
 def test_a_change_of_acls_holds_for_the_next_request_of_a_connection(
     with_broker: WithBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A grant is cached between requests, but no longer than the ACLs and the log level allow."""
+    """A grant is cached between requests only until the ACLs or the log level change."""
     user = Principal("User", "ANONYMOUS")
     only = {
         operation: {

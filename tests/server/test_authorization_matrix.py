@@ -1,5 +1,5 @@
-"""The recorded matrix of refusals leaves nothing out: each API has a case where it is served, each operation that a
-case names matters, and a rule that asks for less, or for something else, is noticed."""
+"""The recorded matrix of refusals is complete: each API has a case in which it is served, and each operation in a case
+makes a difference. A rule that requires fewer or other operations changes a recorded response."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_each_operation_that_a_case_names_matters_and_no_other(case: Case) -> No
 
 
 class Question(NamedTuple):
-    """A question that a rule asks the authorizer: which operation, on what, and by which method."""
+    """A call of the authorizer by a rule: the operation, the resource type, and the method of the authorizer."""
 
     api: str
     side: str
@@ -89,14 +89,16 @@ class Question(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The operation and the name that decide instead of those in the question; None: the answer is always yes."""
+    """A change of a call: the operation and the name that replace those of the call. With `operation` None, the call is
+    always granted."""
 
     operation: Operation | None = None
     name: str | None = None
 
 
 class Mutant:
-    """Asks a real authorizer, and notes what it is asked about the user. `question` is answered as `change` says."""
+    """An authorizer that forwards its calls to a real one, and records the calls about the user. The call `question` is
+    modified by `change`."""
 
     grants = None
 
@@ -104,7 +106,7 @@ class Mutant:
         self._real = real
         self.case: Case | None = None
         self.asked: dict[Question, set[str]] = {}
-        """By question, the names of the resources."""
+        """The names of the resources, by call."""
         self.question: Question | None = None
         self.change = Change()
 
@@ -151,7 +153,7 @@ class Mutant:
 
 
 class Stage:
-    """A broker with a mutant in the place of its authorizer."""
+    """A broker whose authorizer is replaced by a mutant."""
 
     def __init__(self, play: Play, admin: Peer, mutant: Mutant) -> None:
         self._play, self._admin, self.mutant = play, admin, mutant
@@ -165,7 +167,7 @@ class Stage:
         return compact({case.title: told})[case.title] == RECORDING[case.title]
 
     async def is_noticed(self, question: Question, change: Change) -> bool:
-        """Whether some recorded answer of the API differs."""
+        """Whether any response of the API then differs from the recorded one."""
         self.mutant.question, self.mutant.change = question, change
         for case in MATRIX:
             if (case.api, side_of(case)) == (question.api, question.side) and not await self.is_as_recorded(case):
@@ -186,8 +188,9 @@ async def stage(directory: Path) -> AsyncIterator[Stage]:
 
 
 def makes_no_difference(question: Question) -> bool:
-    """Whether every answer to the question gives the same response: limits on connections ask whether a client may be a
-    node, and a user who may not describe a resource does not learn which operations it allows."""
+    """Whether the result of the call does not affect the response. That is the case for calls of the connection limits,
+    which check whether a client may be a node, and for authorized operations on a resource that the user may not
+    describe."""
     if question.way == "operations":
         needed = Operation.ALTER if question.api == "DescribeCluster" else Operation.DESCRIBE
         return question.operation in (Operation.DESCRIBE, needed)
@@ -196,7 +199,8 @@ def makes_no_difference(question: Question) -> bool:
 
 
 def changes(question: Question, names: set[str]) -> list[Change]:
-    """The answer is always yes; another operation is asked about; one resource decides for all."""
+    """The changes of a call: it is always granted, it has another operation, or it has the same resource for all
+    names."""
     there = SUPPORTED.get(question.resource, (Operation.DESCRIBE, Operation.WRITE))
     if question.way == "operations":
         return [Change()]
@@ -209,7 +213,7 @@ def changes(question: Question, names: set[str]) -> list[Change]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_wrong_rule_is_noticed(tmp_path: Path) -> None:
-    """Each question of each API is answered wrongly, in several ways."""
+    """Each call of the authorizer by each API is changed in several ways."""
 
     async def whole() -> None:
         async with stage(tmp_path) as on:

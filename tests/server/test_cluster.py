@@ -1,4 +1,4 @@
-"""Three nodes on real sockets: they elect a leader, replicate their metadata, and continue without one of them."""
+"""A cluster of three nodes on real sockets elects a leader, replicates metadata, and continues if one node fails."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_node_that_was_away_too_long_gets_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_uncommitted_records_of_a_dead_leader_are_truncated(tmp_path: Path) -> None:
-    """Uncommitted records of an epoch that continued elsewhere are removed when the node returns."""
+    """When a node returns, it removes the uncommitted records that a later leader does not have."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)

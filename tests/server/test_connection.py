@@ -1,4 +1,4 @@
-"""Guarantees of a connection: order, limits, and that a bad frame affects only its own connection."""
+"""Guarantees of a connection: replies are in order, limits apply, and an invalid frame affects no other connection."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_an_incomplete_frame_waits_and_affects_no_other_connection(with_broker: 
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_v0(with_broker: WithBroker) -> None:
-    """KIP-511: error 35 and the range of key 18, so that the client can ask again."""
+    """The response has error 35 and the version range of key 18, so that the client can try again (KIP-511)."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         async with raw(node) as other:
@@ -124,7 +124,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_v0(with_broker: WithB
 
 
 def test_frames_arrive_in_any_pieces(with_broker: WithBroker) -> None:
-    """However the stream is cut, every request is answered, in order."""
+    """Every request has a response, in order, however the stream is divided."""
 
     @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
     @given(cuts=st.lists(st.integers(1, 400), max_size=12), count=st.integers(1, 40))
@@ -156,7 +156,8 @@ def test_frames_arrive_in_any_pieces(with_broker: WithBroker) -> None:
 
 
 def test_replies_are_sent_in_request_order(with_broker: WithBroker) -> None:
-    """A Produce waits for its write, the ApiVersions after it does not; the responses still come in order."""
+    """A Produce waits for its write, and the following ApiVersions does not. Their responses are in order
+    nevertheless."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -190,14 +191,15 @@ def test_acks_0_gets_no_reply_and_a_refusal_closes(with_broker: WithBroker) -> N
 
 
 async def parked(other: Raw) -> None:
-    """Wait until the broker has certainly seen what was sent: one round trip on the loop for each read."""
+    """Wait long enough for the broker to process the sent bytes, which takes one turn of the event loop for each
+    read."""
     await other.writer.drain()
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 def test_a_parked_fetch_gives_way_to_another_kind_of_request(with_broker: WithBroker) -> None:
-    """Otherwise every seek of a Java client and every small read by Spark would wait for max_wait_ms."""
+    """Otherwise every seek of a Java client, and every small read by Spark, would wait for max_wait_ms."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -214,7 +216,7 @@ def test_a_parked_fetch_gives_way_to_another_kind_of_request(with_broker: WithBr
 
 
 def test_a_fetch_that_gave_way_recently_gives_way_again(with_broker: WithBroker) -> None:
-    """Not at once, but long before its max_wait_ms, which is ten minutes here."""
+    """It gives way after a pause, but long before its max_wait_ms of ten minutes."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -230,7 +232,7 @@ def test_a_fetch_that_gave_way_recently_gives_way_again(with_broker: WithBroker)
 
 
 def test_fetchers_on_one_socket_do_not_make_each_other_return(with_broker: WithBroker) -> None:
-    """A parked Fetch does not give way to a Fetch or a Produce: four of them take four waits, without a busy loop."""
+    """A waiting Fetch does not give way to a Fetch or a Produce. Four of them take four waits, without a busy loop."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -243,7 +245,7 @@ def test_fetchers_on_one_socket_do_not_make_each_other_return(with_broker: WithB
             began = loop.time()
             for number in range(4):
                 assert (await one.answer("Fetch", 12))[0] == number
-            assert loop.time() - began >= 4 * 0.05 - 0.01  # only a lower bound: each waited its whole time
+            assert loop.time() - began >= 4 * 0.05 - 0.01  # each Fetch waited for its whole max_wait_ms
             assert (await one.answer("Produce", 9))[0] == 4
 
     with_broker(scenario)
@@ -275,7 +277,7 @@ def test_connections_above_the_limit_are_refused_until_others_close(with_broker:
                 try:
                     assert (await again.answer("ApiVersions", 4))[0] == 2
                 except (asyncio.IncompleteReadError, ConnectionResetError):
-                    continue  # the close of the second one has not been seen yet
+                    continue  # the broker has not detected yet that the second connection was closed
                 break
         else:
             raise AssertionError("no connection was closed")
@@ -305,7 +307,7 @@ def test_a_frame_at_the_limit_is_served_and_one_byte_more_is_refused(with_broker
 
 
 def test_large_frames_wait_for_memory_and_all_are_served(with_broker: WithBroker) -> None:
-    """queued.max.request.bytes is far below what ten connections send at once."""
+    """queued.max.request.bytes is much less than the bytes that ten connections send at the same time."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -340,7 +342,7 @@ def test_a_stop_answers_parked_fetches(with_broker: WithBroker) -> None:
 
 
 def test_a_stop_ends_although_clients_keep_asking(with_broker: WithBroker) -> None:
-    """A replica fetches again as soon as it has a response: at a stop, it gets one last response."""
+    """A replica sends the next Fetch when it has a response. When the broker stops, it receives only one response."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -364,7 +366,7 @@ def test_a_stop_ends_although_clients_keep_asking(with_broker: WithBroker) -> No
 
 
 def test_requests_before_the_registration_are_answered_after_it(tmp_path: Path) -> None:
-    """Between listening and serving, requests wait: they neither hang for ever nor get a wrong response."""
+    """Requests wait while the node listens but does not serve yet. They neither wait forever nor fail."""
 
     async def whole() -> None:
         async with serving(tmp_path) as node:

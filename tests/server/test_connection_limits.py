@@ -1,4 +1,4 @@
-"""Limits on the number of connections, and how nodes of the cluster are admitted nevertheless."""
+"""The number of connections is limited, but nodes of the cluster can connect even if clients use all connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOFTWARE = api_versions.Request(client_software_name="line", client_software_ver
 
 
 async def settled(lines: list[Line]) -> list[bool]:
-    """For each connection, whether it is still open after a moment."""
+    """Wait a moment, and return for each connection whether it is still open."""
     await asyncio.sleep(SOON_S)
     return [not each.is_closed for each in lines]
 
@@ -113,8 +113,8 @@ def test_a_connection_on_probation_stays_when_another_one_closes() -> None:
 
 
 def test_listeners_of_brokers_and_controllers_are_limited_separately() -> None:
-    """As in Apache Kafka: clients use up their listener, and the connection that was idle for the longest is closed for
-    a broker."""
+    """As in Apache Kafka, clients can use up only their own listener. For a connection of a broker, the client
+    connection that was idle for the longest time is closed."""
 
     async def scenario(node: Node, dial: Dial) -> None:
         own = len([each for each in node.server.connections() if each.listener.name == "CLIENTS"])

@@ -1,4 +1,4 @@
-"""A client that sends many requests at once gets the same turns as others: the clock ends a turn."""
+"""A client that sends many requests at once does not delay other clients, because each turn is limited in time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP_MS = 2
 
 
 class SteppingWorld(RealWorld):
-    """Each read of its clock is STEP_MS later, once `steps` is set."""
+    """A World whose clock advances by STEP_MS at each read while `steps` is set."""
 
     def __init__(self) -> None:
         super().__init__(7)

@@ -1,4 +1,4 @@
-"""Delegation tokens on whole nodes: a token is valid on every node, and a login with it has the rights of its owner."""
+"""Delegation tokens are valid on every node, and a login with a token has the permissions of the token's owner."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def created(peer: Peer, lifetime_ms: int = -1) -> create_delegation_token.
 
 
 async def codes_of(peer: Peer, secret: bytes = b"x") -> list[int]:
-    """The error code of each of the four requests."""
+    """The error codes of the four kinds of token requests."""
     asked = (
         ("CreateDelegationToken", create_delegation_token.Request()),
         ("RenewDelegationToken", renew_delegation_token.Request(hmac=secret)),
@@ -104,7 +104,7 @@ def test_a_connection_that_is_lost_during_a_derivation(tmp_path: Path) -> None:
 
 
 def test_a_token_survives_a_restart(tmp_path: Path) -> None:
-    """The token is kept in the log and in a snapshot, without its HMAC."""
+    """The token is stored in the metadata log and in a snapshot, without its HMAC."""
     made: list[create_delegation_token.Response] = []
 
     async def first(node: Node) -> None:
@@ -147,8 +147,8 @@ def test_without_a_key_a_stored_token_is_not_valid(tmp_path: Path) -> None:
 
 
 def test_a_token_is_valid_on_every_node(tmp_path: Path) -> None:
-    """It does not matter which node got the request and forwarded it. No node forwards requests of a login with a
-    token."""
+    """The token can be created on any node, which forwards the request. No node forwards token requests of a client
+    that has logged in with a token."""
     cluster = SaslCluster(
         tmp_path,
         settings={
@@ -190,7 +190,7 @@ async def known_by_all(cluster: Cluster, token_id: str) -> None:
 
 
 async def refused_by_the_controller(cluster: Cluster) -> None:
-    """An Envelope says that its principal has logged in with a token: the controller refuses it, too."""
+    """The controller refuses a token request if the Envelope states that the principal has logged in with a token."""
     active = await cluster.leader()
     dialer = Dialer(cluster.nodes[active].broker.world.network, Login("PLAIN", "node", "of the nodes"))
     controller = await dialer.meet("127.0.0.1", cluster.ports[active], client_id="c")
@@ -204,8 +204,8 @@ async def refused_by_the_controller(cluster: Cluster) -> None:
 
 
 def test_an_expired_token_ends_its_logins() -> None:
-    """Its login ends with it, no client can log in with it any more, and the controller removes it at the next
-    interval."""
+    """When the token expires, its connections are closed and no client can log in with it. The controller removes the
+    token at the next check."""
     address = f"SASL_PLAINTEXT://{ADDRESS}:{PORT}"
     of_tokens = {"delegation.token.secret.key": "a secret of the nodes", "delegation.token.expiry.time.ms": "7200000"}
     settings = {**SETTINGS, "listeners": address, **of_tokens}

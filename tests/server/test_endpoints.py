@@ -1,4 +1,4 @@
-"""The HTTP port: probes, correct metrics, and bad input that harms nothing."""
+"""The HTTP port serves probes and correct metrics, and invalid requests do no harm."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOGS = "kafka_server_replicamanager_"
 
 
 async def exchange(address: str, data: bytes) -> bytes:
-    """Everything that is returned for these bytes, up to the end of the connection."""
+    """Send bytes, and return all received bytes up to the end of the connection."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
@@ -56,7 +56,7 @@ async def get(node: Node, path: str) -> tuple[int, str]:
 
 
 async def metrics(node: Node) -> Mapping[tuple[str, str], float]:
-    """By name and request."""
+    """The values of all metrics, by name and request."""
     status, text = await get(node, "/metrics")
     assert status == 200
     return {
@@ -121,8 +121,8 @@ def test_every_seventeenth_request_is_timed(with_broker: WithBroker) -> None:
 
 
 def test_unsent_replies_are_not_tracked_for_ever(with_broker: WithBroker, tmp_path: Path) -> None:
-    """Replies whose clients are gone are dropped before there are too many; nothing is timed if no metrics are
-    served."""
+    """Replies to disconnected clients are dropped before there are too many. If no metrics are served, no request is
+    measured."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -151,7 +151,7 @@ def _address(node: Node) -> tuple[str, int]:
 
 
 def test_a_stall_is_reported_once() -> None:
-    """Including the part of it before a scrape in the middle."""
+    """If there is a scrape in the middle of a stall, it reports the first part, and the next scrape only the rest."""
     loop, process = VirtualLoop(), Owner("process")  # type: ignore[abstract]  # sockets, signals and processes
 
     async def scenario() -> None:
@@ -231,8 +231,7 @@ def test_a_node_without_its_quorum_is_live_but_not_ready(tmp_path: Path) -> None
 
 
 def test_a_node_is_ready_when_its_replicas_have_been_in_sync(tmp_path: Path) -> None:
-    """Otherwise a rolling restart would continue with the next node while this one lacks records that the others
-    have."""
+    """Otherwise a rolling restart would continue with the next node while this node lacks records of the others."""
 
     async def follow_at(rate: str, peer: Peer) -> None:
         change = incremental_alter_configs.AlterableConfig(
@@ -252,10 +251,10 @@ def test_a_node_is_ready_when_its_replicas_have_been_in_sync(tmp_path: Path) -> 
         assert await get(cluster.nodes[back], "/readyz") == (200, "ready\n")
         await follow_at("0", peer)
         await cluster.stop(back)
-        await cluster.until(lambda: back not in partition.isr, "it counts no more")
+        await cluster.until(lambda: back not in partition.isr, "it has left the ISR")
         await cluster.start(back)
         node = cluster.nodes[back]
-        await cluster.until(lambda: why_not_ready(node.broker) is None, "it may be led to")
+        await cluster.until(lambda: why_not_ready(node.broker) is None, "it serves")
         status, why = await get(node, "/readyz")
         assert (status, "not in sync" in why, "t-0" in why) == (503, True, True)
         await follow_at("1000000000", peer)
@@ -267,7 +266,8 @@ def test_a_node_is_ready_when_its_replicas_have_been_in_sync(tmp_path: Path) -> 
 
 
 def test_metrics_show_a_lost_replica(tmp_path: Path) -> None:
-    """A follower stops: under-replicated, then the in-sync set shrinks; it returns, and the in-sync set expands."""
+    """When a follower stops, the partition is under-replicated and the ISR shrinks. When it returns, the ISR
+    expands."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -327,7 +327,7 @@ BAD = {
 
 
 def serve_pages(play: Callable[[HttpServer, str], Awaitable[None]], answer: Page = Page(200, b"ok\n")) -> None:
-    """Play against a server that has one page, /healthz."""
+    """Run `play` against a server with a single page, /healthz."""
 
     async def whole() -> None:
         async def page(headers: Mapping[str, str]) -> Page:
@@ -376,7 +376,7 @@ def test_head_is_a_get_without_its_body() -> None:
 
 
 def test_connections_have_a_limit_and_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Idle ones are closed after a while, and above the limit the oldest of them at once."""
+    """Idle connections are closed after a while. Above the limit, the oldest idle connection is closed at once."""
     monkeypatch.setattr(http, "REQUEST_PATIENCE_S", 0.05)
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
 
@@ -408,7 +408,7 @@ def test_a_probe_is_answered_whatever_occupies_the_port(occupied: int) -> None:
 
 
 def test_requests_in_progress_keep_their_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is used up by requests in progress: one more connection is closed, and they are answered."""
+    """If requests in progress use all connections, a further connection is closed, and the requests have responses."""
     monkeypatch.setattr(http, "PER_HOST_MAX", 2)
 
     async def whole() -> None:
@@ -434,7 +434,7 @@ def test_requests_in_progress_keep_their_connections(monkeypatch: pytest.MonkeyP
 
 
 def test_a_new_connection_at_both_limits_replaces_two_others() -> None:
-    """The first connection that was closed is not closed a second time."""
+    """A connection that was closed because of the first limit is not closed again because of the second."""
     server = HttpServer(RealNetwork(), {})
     hosts = ["127.0.0.2"] * http.PER_HOST_MAX + ["127.0.0.3"] * (http.CONNECTIONS_MAX - http.PER_HOST_MAX)
     for host in [*hosts, "127.0.0.2", "127.0.0.2", "127.0.0.4"]:

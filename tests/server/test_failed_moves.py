@@ -1,4 +1,4 @@
-"""A move between log.dirs whose last steps fail, on real nodes: acknowledged records are there after the next start."""
+"""If the last steps of a move between log.dirs fail, all acknowledged records exist after the next start."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def log_dirs_of(node: Node) -> LogDirectories:
 
 
 async def begun(node: Node, peer: Peer, target: Path) -> str:
-    """Begins a move of a partition; returns the name of its future replica's directory. The source has no metadata
-    log."""
+    """Begin to move a partition from a directory without the metadata log. Return the directory name of the future
+    replica."""
     await throttle(peer, 1)
-    await make(peer, "other")  # to a, like the metadata log
+    await make(peer, "other")  # created in a, which also contains the metadata log
     await make(peer, "t")
     assert places(node) == {"other-0": "a", "t-0": "b"}
     for number in range(COUNT):

@@ -1,4 +1,4 @@
-"""If the file system ignores case in names, topics whose names differ only in case are refused."""
+"""If the file system ignores the case of names, topics whose names differ only in case are refused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_topic_is_not_put_into_the_directory_of_another(tmp_path: Path) -> Non
 
 
 def test_a_partition_created_elsewhere_stays_offline_if_its_directory_collides(tmp_path: Path) -> None:
-    """The controller may be on a node whose file system is case-sensitive, while this node's is not."""
+    """The controller cannot detect the collision if its own file system is case-sensitive."""
 
     async def scenario() -> None:
         async with serving(FoldingWorld(7), tmp_path) as (peer, node):

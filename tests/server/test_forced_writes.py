@@ -1,4 +1,4 @@
-"""flush.messages and flush.ms, set while a node runs: from then on, acknowledged records are on disk."""
+"""After flush.messages or flush.ms was set on a running node, all acknowledged records are on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOPIC, BROKER = 2, 4
     ("kind", "name", "setting"), [(TOPIC, "t", "flush.messages"), (BROKER, "", "log.flush.interval.ms")]
 )
 def test_records_from_before_the_change_are_synced_too(tmp_path: Path, kind: int, name: str, setting: str) -> None:
-    """Otherwise a Produce that waits for its followers at that moment would wait for the next one."""
+    """Otherwise a Produce that waits for followers at that moment would have to wait for the next Produce."""
 
     async def play() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:
@@ -28,7 +28,7 @@ def test_records_from_before_the_change_are_synced_too(tmp_path: Path, kind: int
             partition = node.broker.replication.hosting.leads("t", 0)
             assert partition.log.synced_end < partition.log.written_end == 1
             assert await code(peer, change(kind, name, setting, value="1")) == 0
-            while partition.log.synced_end < 1:  # a thread syncs
+            while partition.log.synced_end < 1:  # the sync runs on a thread
                 await asyncio.sleep(0)
             assert (await put(peer, "t", b"y")).error_code == 0
             assert partition.log.synced_end == partition.committable_end == 2

@@ -1,4 +1,4 @@
-"""Any broker accepts any admin request, and the active controller handles it, wherever it is or moves to."""
+"""Any broker accepts any admin request and forwards it to the active controller, even if that changes meanwhile."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def wanted(name: str) -> create_topics.Request:
 
 
 def requests(name: str) -> list[tuple[str, Any, str]]:
-    """One request of each kind about a topic: (API, request, where its list of results is)."""
+    """One request of each kind about a topic: the API, the request, and the name of the list of results."""
     change = incremental_alter_configs.AlterableConfig(name="retention.ms", config_operation=0, value="60000")
     about = incremental_alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=[change])
     grown = create_partitions.CreatePartitionsTopic(name=name, count=2, assignments=None)
@@ -102,7 +102,7 @@ REFUSED = {
     "ExpireDelegationToken": (expire_delegation_token.Request(), ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED),
     "RemoveRaftVoter": (remove_raft_voter.Request(cluster_id=None, voter_id=9), ErrorCode.INVALID_REQUEST),
 }
-"""Requests that are refused: about unknown nodes, without an authorizer, and without a login."""
+"""Requests that are refused because of an unknown node, no authorizer or no login."""
 
 
 def test_there_is_a_request_for_every_forwarded_api() -> None:
@@ -111,7 +111,7 @@ def test_there_is_a_request_for_every_forwarded_api() -> None:
 
 
 def test_a_broker_handles_its_own_rows_before_it_forwards(tmp_path: Path) -> None:
-    """The settings and log levels of one broker, wherever the controller is."""
+    """The settings and log levels of a broker are handled by the broker itself, whichever node is the controller."""
 
     def setting(kind: int, name: str, key: str, value: str) -> Any:
         change = incremental_alter_configs.AlterableConfig(name=key, config_operation=0, value=value)
@@ -163,7 +163,8 @@ def test_every_node_answers_every_admin_request(tmp_path: Path) -> None:
 
 
 def test_acls_are_changed_through_every_node_and_apply_on_every_node(tmp_path: Path) -> None:
-    """An unknown element closes the client's connection if this node is the controller, and is an error elsewhere."""
+    """An ACL with an unknown element closes the client's connection if this node is the controller. Other nodes return
+    an error."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3, 7)
@@ -197,7 +198,7 @@ def test_acls_are_changed_through_every_node_and_apply_on_every_node(tmp_path: P
 
 
 def test_the_controller_authorizes_the_principal_of_the_client(tmp_path: Path) -> None:
-    """It does not authorize that of the forwarding broker."""
+    """The principal of the forwarding broker is not used for the authorization."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -240,7 +241,7 @@ def test_a_request_survives_a_change_of_the_controller(tmp_path: Path) -> None:
         await stopping
         told.append(await peer.ask("CreateTopics", wanted("after")))
         codes = {each.topics[0].error_code for each in (first, *told)}
-        # one that was decided while the old controller resigned may be answered by the new one
+        # if the old controller resigned in the middle of a request, the new one may handle the request again
         assert codes <= {0, ErrorCode.TOPIC_ALREADY_EXISTS}
         assert await cluster.leader() != active
         peer.close()
@@ -249,7 +250,8 @@ def test_a_request_survives_a_change_of_the_controller(tmp_path: Path) -> None:
 
 
 def test_a_request_to_the_controller_itself_survives_its_term(tmp_path: Path) -> None:
-    """It has decided but cannot commit, as the other voters are down; they return, and a later answer counts."""
+    """The controller cannot commit the change because the other voters are down. When they return, the response is that
+    of a later controller."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -288,7 +290,7 @@ def a_request_of_each(name: str) -> list[tuple[str, Any]]:
 
 
 def enveloped(api: str, request: Any) -> envelope.Request:
-    """A request as another broker forwards it, in its highest version."""
+    """An Envelope with a request in its highest version, as another broker sends it."""
     frame = b"".join(encode_request(1, by_name[api], by_name[api].max, request, "tests"))[4:]
     return envelope.Request(
         request_data=frame, request_principal=b"\0\0\5User\2a\0\0", client_host_address=bytes([127, 0, 0, 1])
@@ -302,8 +304,8 @@ def opened(api: str, told: envelope.Response) -> Any:
 
 
 def test_every_forwarded_request_survives_the_controllers_term(tmp_path: Path) -> None:
-    """The controller has decided but cannot commit, because the other voters are down; they return, and a later
-    controller answers. Tested on the controller itself, and on a broker that forwards.
+    """The controller cannot commit the change because the other voters are down. When they return, the response is that
+    of a later controller. This is tested with requests to the controller and to a broker that forwards them.
     """
 
     async def play(cluster: Cluster) -> None:
@@ -357,7 +359,7 @@ def test_a_new_topic_exists_on_every_node_when_the_response_is_sent(tmp_path: Pa
 
 
 def test_long_requests_that_wait_for_a_controller_hold_no_place(tmp_path: Path) -> None:
-    """They have many elements, and there is no controller: other long requests are handled in the meantime."""
+    """Requests with many elements wait for a controller. Other long requests are handled in the meantime."""
     names = [f"no{number}" for number in range(ELEMENTS_AT_ONCE + 100)]
     asked = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name) for name in names])
     topics = [metadata.MetadataRequestTopic(name=name) for name in names]

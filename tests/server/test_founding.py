@@ -1,4 +1,4 @@
-"""A node that would form a cluster where one already exists has lost its directory: it must not continue alone."""
+"""A node that has lost its directory must not form a second cluster if its former cluster still exists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.server.voting import Quorum, run_quorum
 
 
 async def lost_founder(quorum: Quorum) -> None:
-    """Three voters; the first one, which formed the cluster, has lost its directory."""
+    """Form a cluster of three voters, in which the first voter, which formed the cluster, has lost its directory."""
     await quorum.of_three()
     await quorum.voting(1, 2, 3)
     await quorum.stop(1)
@@ -44,8 +44,8 @@ def test_no_second_cluster_is_formed_beside_the_first(tmp_path: Path) -> None:
 
 
 def test_a_second_cluster_stops_when_the_first_is_back(tmp_path: Path) -> None:
-    """No other controller answered when it was formed; the old voters then send requests for its old directory, and it
-    asks them again."""
+    """No other controller responded when it was formed. Later, the old voters send requests with the old directory id,
+    so that the node checks again whether they belong to another cluster."""
 
     async def play(quorum: Quorum) -> None:
         await lost_founder(quorum)

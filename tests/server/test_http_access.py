@@ -1,5 +1,5 @@
-"""TLS and the token of the HTTP port: who may read its pages, what refused clients get, and what stalled handshakes
-cost."""
+"""Access to the HTTP port with TLS and a token: which clients may read pages, the responses to the others, and the
+limits on stalled handshakes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def trusting() -> ssl.SSLContext:
 async def get(
     node: Node, path: str, *headers: str, context: ssl.SSLContext | None = None, method: str = "GET"
 ) -> tuple[int, bytes]:
-    """The status and the whole response; (0, the bytes that came) if there is no response."""
+    """The status and the whole response; 0 and the received bytes if there is no response."""
     assert node.http is not None
     host, _, port = node.http.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
@@ -278,7 +278,7 @@ def test_a_start_that_would_protect_less_than_was_asked_is_refused(tmp_path: Pat
 
 
 async def idle(node: Node) -> None:
-    """A scene in which nothing happens."""
+    """Do nothing while the node runs."""
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o640])

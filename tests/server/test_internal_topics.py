@@ -1,4 +1,4 @@
-"""Internal topics have as many replicas as the settings demand; only a single node may have fewer (decisions/0020)."""
+"""Internal topics have as many replicas as the settings require. Only a single node may have fewer (decisions/0020)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ topics = pytest.mark.parametrize("topic", KEY_TYPES)
 
 
 async def find(cluster: Cluster, topic: str) -> Any:
-    """Node 1's response to a request for the coordinator of a group, or of a transactional id."""
+    """The response of node 1 to FindCoordinator for a group or a transactional id."""
     peer = await dialled(cluster.nodes[1])
     told = await peer.ask(
         "FindCoordinator",
@@ -43,7 +43,7 @@ def fenced(cluster: Cluster) -> set[int]:
 
 @topics
 def test_a_cluster_waits_for_the_brokers_it_needs(tmp_path: Path, topic: str) -> None:
-    """If the topic were created on the first broker alone, the offsets of all groups would be lost with its disk."""
+    """If the topic were created only on the first broker, the offsets of all groups would be lost with its disk."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2)

@@ -1,5 +1,5 @@
-"""A large frame delays no other request: it is received, checked, written and answered in pieces, or refused at its
-beginning."""
+"""A large frame does not delay other requests: it is received and processed in pieces, or refused after its first
+bytes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_large_buffer_is_not_zeroed_before_bytes_arrive() -> None:
 
 
 def test_a_response_that_is_built_in_turns_is_joined_in_turns() -> None:
-    """A response has millions of pieces: each step joins the pieces that it has built."""
+    """The response has millions of pieces. Each step joins the pieces that it has built."""
     topics = [metadata.MetadataResponseTopic(name=f"t{number}") for number in range(10_000)]
     response = metadata.Response(brokers=[], topics=topics)
     work, steps, chunks = build_chunks_in_turns(response, 12), 0, []
@@ -78,7 +78,7 @@ def test_a_response_that_is_built_in_turns_is_joined_in_turns() -> None:
 
 
 def test_a_produce_of_many_bytes_is_written_in_turns(with_broker: WithBroker) -> None:
-    """This holds however few partitions the Produce has; it gets one response."""
+    """This is the case even if the Produce has only a few partitions. It has a single response."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", PARTITIONS)
@@ -106,7 +106,7 @@ def test_a_produce_of_many_bytes_is_written_in_turns(with_broker: WithBroker) ->
 
 
 def test_the_next_request_does_not_wait_for_the_acknowledgement_of_a_large_one(with_broker: WithBroker) -> None:
-    """It waits only until the last slice is written: with acks=all, the followers take more time."""
+    """It waits only until the last slice is written. With acks=all, the acknowledgement takes longer."""
     count = AT_ONCE_BYTES // VALUE_BYTES + 2
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -137,7 +137,7 @@ def test_the_next_request_does_not_wait_for_the_acknowledgement_of_a_large_one(w
             peer.close()
             await asyncio.gather(*asked, return_exceptions=True)
 
-    with_broker(scenario, {"broker.session.timeout.ms": "60000"})  # the node is up, however busy the machine is
+    with_broker(scenario, {"broker.session.timeout.ms": "60000"})  # so that the broker is not fenced on a busy machine
 
 
 def read(log: Log) -> bytes:

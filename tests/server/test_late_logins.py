@@ -1,4 +1,4 @@
-"""A connection whose client does not log in does not stay, whatever it sends; in virtual time."""
+"""A connection is closed if its client does not log in within LOGIN_S, whatever it sends."""
 
 from __future__ import annotations
 

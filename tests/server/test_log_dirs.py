@@ -1,4 +1,4 @@
-"""Several log.dirs on real nodes: where partitions are created and found again, and the effect of one lost
+"""Several log.dirs on real nodes: the directories of new and existing partitions, and the effect of a lost
 directory."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def dirs(root: Path, *names: str, **more: str) -> dict[str, str]:
 
 
 def places(node: Node) -> dict[str, str]:
-    """The name of the directory that each partition is in."""
+    """The name of the log directory of each partition."""
     found = {}
     for partition in node.broker.replication.hosting:
         directory = node.broker.storage.log_dirs.of(partition.log)
@@ -37,7 +37,7 @@ def places(node: Node) -> dict[str, str]:
 
 
 def said(node: Node, topic: str) -> dict[str, str]:
-    """The directory that each partition is in, according to the metadata."""
+    """The name of the log directory of each partition according to the metadata."""
     names = {directory.id: Path(directory.path).name for directory in node.broker.storage.log_dirs.online}
     image = node.broker.metadata.image.topics[topic]
     return {
@@ -47,7 +47,7 @@ def said(node: Node, topic: str) -> dict[str, str]:
 
 
 async def told(node: Node, topic: str) -> None:
-    """Wait until the controller knows where everything is."""
+    """Wait until the metadata contains the actual log directory of every partition."""
     for _ in range(500):
         if said(node, topic) == {name: at for name, at in places(node).items() if name.startswith(f"{topic}-")}:
             return
@@ -107,7 +107,7 @@ def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
             await make(peer, "t")
             await put(peer, "t", b"x")
         shutil.copytree(tmp_path / "a" / "t-0", tmp_path / "b" / "t-0")
-        for _ in range(2):  # the first attempt changed nothing, so the second one finds the same
+        for _ in range(2):  # the second attempt shows that the first changed nothing
             with pytest.raises(ConfigError, match=r"t-0 is in both .*/a and .*/b"):
                 async with serving(tmp_path, dirs(tmp_path, "a", "b")):
                     pass
@@ -122,8 +122,8 @@ def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stale", ["a", "b"])
 @pytest.mark.parametrize("lost", ["", "a", "b"])
 def test_the_log_of_a_recreated_topics_predecessor_is_set_aside(tmp_path: Path, stale: str, lost: str) -> None:
-    """Its directory was unreachable at that time, or a power loss undid its deletion, and may have removed the topic's
-    id in one of them."""
+    """The old log exists because its directory was offline when the topic was deleted, or because a power failure undid
+    the deletion. The power failure may also have removed the topic id in one of the directories."""
 
     async def scenario() -> None:
         async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:
@@ -178,7 +178,7 @@ def test_other_directories_are_served_if_one_cannot_be_used_at_the_start(tmp_pat
 
 
 async def move(peer: Peer, topic: str, path: Path, *indexes: int) -> list[int]:
-    """AlterReplicaLogDirs; returns the error codes."""
+    """Send AlterReplicaLogDirs, and return the error codes."""
     rpc = alter_replica_log_dirs
     named = rpc.AlterReplicaLogDirTopic(name=topic, partitions=list(indexes))
     asked = rpc.Request(dirs=[rpc.AlterReplicaLogDir(path=str(path), topics=[named])])
@@ -228,7 +228,7 @@ def test_a_replica_moves_while_it_is_written_to(tmp_path: Path) -> None:
 
 
 def test_an_acknowledged_move_is_remembered(tmp_path: Path) -> None:
-    """Even if nothing was copied yet when the broker was killed."""
+    """The move continues after a restart even if no records were copied before the broker was killed."""
 
     async def scenario() -> None:
         async with serving(tmp_path, dirs(tmp_path, "a", "b")) as node, dialled(node) as peer:

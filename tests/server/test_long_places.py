@@ -1,4 +1,5 @@
-"""The places of long requests: work holds them, waiting does not; the held and the waiting bytes are bounded."""
+"""Long requests occupy places while they are processed, but not while they wait. Their elements and bytes are
+limited."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from tests.server.raw import raw
 
 
 async def in_line(work: LongWork, *asked: tuple[int, int]) -> tuple[list[int], list[asyncio.Task[None]]]:
-    """Asks for places for this many elements and frame bytes; returns which have one, by number, and their tasks, which
-    keep them."""
+    """Request places for these numbers of elements and frame bytes. Return the numbers of the requests that have a
+    place, and the tasks, which keep the places until they are cancelled."""
     having: list[int] = []
 
     async def ask(number: int, elements: int, frame_bytes: int) -> None:
@@ -163,7 +164,7 @@ def test_a_produce_that_waits_for_replicas_holds_no_place_and_no_frame(
 
 
 async def limit_requests(peer: Peer) -> None:
-    """Give clients a quota that none of them reaches."""
+    """Set a quota for clients that none of them exceeds."""
     entity = alter_client_quotas.EntityData(entity_type="client-id", entity_name=None)
     op = alter_client_quotas.OpData(key="producer_byte_rate", value=1e12, remove=False)
     entry = alter_client_quotas.EntryData(entity=[entity], ops=[op])
@@ -172,7 +173,7 @@ async def limit_requests(peer: Peer) -> None:
 
 
 def lacks_a_replica(node: Node, topic: str, index: int) -> None:
-    """The state after an in-sync follower is gone: nothing more is committed."""
+    """Make an in-sync follower fail, so that no more records are committed."""
     partition = node.broker.replication.hosting.find(topic, index)
     image = node.broker.metadata.image.topics[topic].partitions[index]
     both = (node.broker.node_id, 99)
@@ -180,7 +181,7 @@ def lacks_a_replica(node: Node, topic: str, index: int) -> None:
 
 
 def test_a_long_fetch_keeps_its_place_until_it_is_answered(with_broker: WithBroker) -> None:
-    """The limit on elements also covers its objects and its response."""
+    """The limit on elements also limits the memory of its objects and of its response."""
 
     async def scenario(_: Peer, node: Node) -> None:
         work, told = node.broker.long_work, []
@@ -202,7 +203,7 @@ def test_a_long_fetch_keeps_its_place_until_it_is_answered(with_broker: WithBrok
 
 
 def test_fetches_that_wait_have_no_more_rows_than_the_limit(with_broker: WithBroker) -> None:
-    """Requests above the limit are answered at once, with the available records."""
+    """Fetches above the limit have a response at once, with the available records."""
     rows = ELEMENTS_AT_ONCE + 200
 
     async def scenario(peer: Peer, node: Node) -> None:

@@ -1,6 +1,6 @@
-"""No request delays others: its row in the Api table allows few elements, or its handler yields between them.
+"""No request delays other requests: either its row in the Api table allows only a few elements, or its handler yields.
 
-The work between two turns of the loop is measured by counting calls; nothing here is timed.
+The work in each turn of the event loop is measured by counting calls, not by measuring time.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ from tests.server.raw import raw
 
 MANY = 4000
 CALLS_A_TURN = 25_000
-"""The limit of calls, of Python and C functions: some ten milliseconds. 4,000 elements handled in one go exceed it."""
+"""The maximum number of calls of Python and C functions in one turn, which take about ten milliseconds. Handling 4,000
+elements in one turn exceeds it."""
 ARRAYS = {api: list(arrays_of(layout(api.request, api.max))) for api in API}
 LONG = [api for api in API if api.elements > FEW and api.listens is not Listens.CONTROLLER]
 QUICK = ("Produce", "Fetch", "Metadata", "OffsetCommit", "OffsetFetch", "DeleteTopics", "DeleteRecords", "LeaveGroup")
-"""APIs that the fast tests measure; the other APIs together would take too long for them."""
+"""The APIs that the fast tests measure. Measuring all APIs would take too long."""
 SHORT = [api for api in API if api.elements <= FEW and ARRAYS[api] and api.listens is not Listens.CONTROLLER]
-"""Requests of nodes to a controller's listener are measured by other tests."""
+"""The APIs with few elements, except those of controller listeners, which other tests measure."""
 
 
 class Meter:
-    """Counts the calls between two turns of the loop."""
+    """Counts the function calls in each turn of the event loop."""
 
     def __init__(self) -> None:
         self.most = self._calls = 0
@@ -121,7 +122,7 @@ def test_a_row_that_allows_many_elements_refuses_more(api: Api) -> None:
 
 
 def test_no_row_allows_more_than_a_large_cluster_has() -> None:
-    """The objects of a request are freed in one go, and the cyclic garbage collector scans them."""
+    """The limit is needed because all objects of a request are freed at once, and scanned by the garbage collector."""
     assert max(api.elements for api in API) == 100_000
 
 
@@ -143,11 +144,11 @@ def test_a_replicas_fetch_has_a_limit_on_named_partitions(
 
     with_broker(scenario)
     assert f"names more than {NAMED_LIMIT} partitions" in caplog.text
-    assert 2 * NAMED_MAX <= NAMED_LIMIT, "no follower names this many"
+    assert 2 * NAMED_MAX <= NAMED_LIMIT, "no follower names that many partitions"
 
 
 def test_the_logs_of_a_large_topic_are_opened_in_turns(with_broker: WithBroker) -> None:
-    """Still, the topic is usable when its creator gets the response."""
+    """The topic is usable when its creator has the response, although its logs are opened over several turns."""
     count = 10 * HOSTED_AT_ONCE
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -180,7 +181,7 @@ def test_waiting_for_logs_ends_at_the_deadline(with_broker: WithBroker) -> None:
         while broker.replication.hosting.find("large", 0) is None:
             await asyncio.sleep(0)
         await served_everywhere(broker, asyncio.get_running_loop().time())
-        assert broker.replication.hosting.find("large", count - 1) is None, "they are still opened later"
+        assert broker.replication.hosting.find("large", count - 1) is None, "the remaining logs are opened later"
         await making
         assert broker.replication.hosting.find("large", count - 1) is not None
 
@@ -188,7 +189,7 @@ def test_waiting_for_logs_ends_at_the_deadline(with_broker: WithBroker) -> None:
 
 
 def test_changes_of_a_topic_whose_logs_are_being_opened_apply(with_broker: WithBroker) -> None:
-    """Its logs are opened with the current settings, and not at all if it has been deleted."""
+    """The remaining logs are opened with the new settings, or not at all if the topic has been deleted."""
     count = 5 * HOSTED_AT_ONCE // 2
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -266,13 +267,13 @@ def test_work_for_a_disconnected_client_ends(with_broker: WithBroker) -> None:
         writer.transport.abort()
         while node.server.dispatcher.tasks:
             await asyncio.sleep(0)
-        assert work.turns <= 201, "it was parsed, which takes 200, but not handled"
+        assert work.turns <= 201, "parsing takes 200 turns, and the request is not handled"
 
     with_broker(scenario)
 
 
 def test_a_produce_of_many_partitions_is_appended_unchanged(with_broker: WithBroker) -> None:
-    """Its records stay in the receive buffer until they are written, and the next request does not touch them."""
+    """Its records stay in the receive buffer until they are written, and the next request does not overwrite them."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", 1500)

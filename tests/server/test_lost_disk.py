@@ -1,4 +1,4 @@
-"""A log whose disk fails, and that no other broker has, goes offline; the rest is still served."""
+"""If the disk of a log fails and there is no other replica, the log goes offline. Other logs are still served."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.serving import dialled, serving
 
 
 def fill_up(partition: Partition) -> None:
-    """From now on the device under the active file is full."""
+    """Make all writes to the active segment fail, because the device is full."""
     full = os.open("/dev/full", os.O_RDWR)
     os.dup2(full, partition.log.segments.active.handle())
     os.close(full)

@@ -1,4 +1,5 @@
-"""A directory that needs a newer version: the error names the reason, and nothing is changed."""
+"""If a directory needs a newer version of kpybroker, the error contains the reason, and the directory is not
+changed."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from kpybroker.world.real import RealWorld
 OTHER = FeatureLevelRecord(name="other.version", feature_level=1)
 NEWER = FeatureLevelRecord(name="newer.version", feature_level=1)
 UNKNOWN = b"\x01\xfa\x01\x00\x00"
-"""A record key of kind 250."""
+"""The key of a record of type 250."""
 
 
 def start(path: Path) -> None:
-    """Start a node, and stop it."""
+    """Start a node and stop it."""
 
     async def scenario() -> None:
         world = RealWorld(1)
@@ -44,7 +45,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def append(path: Path, value: bytes | None, control: Any = None) -> Path:
-    """Add a record to the metadata log, as a newer Apache Kafka might."""
+    """Append a record to the metadata log, as a newer Apache Kafka might do."""
     log = max((path / METADATA_DIRECTORY).glob("*.log"))
     rows = [(None, value)] if control is None else [control]
     end = end_of(log)

@@ -1,4 +1,4 @@
-"""Logins with tokens on a real node: starts with and without keys, log lines; and nothing waits for keys."""
+"""OAUTHBEARER logins on a real node: starts with and without keys, log lines, and keys that cannot be fetched."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def play(path: Path, settings: dict[str, str], scenario: Callable[[Node], Awaita
 
 
 async def nothing(node: Node) -> None:
-    """Does nothing: the node has started."""
+    """Do nothing: the test is that the node has started."""
 
 
 async def log_in(connection: Raw, token: str) -> rpc.Response:
@@ -88,7 +88,7 @@ def test_a_warning_about_unsecured_tokens(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_keys_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says which settings are set or missing, but contains no part of any token."""
+    """The log states which settings are missing, but contains no part of any token."""
     caplog.set_level(logging.DEBUG)
     file = tmp_path / "keys.json"
     file.write_text(PROVIDER.key_set({"kty": "XX"}))
@@ -141,7 +141,7 @@ def test_a_start_without_keys_formats_nothing(tmp_path: Path, monkeypatch: pytes
 
 @pytest.fixture
 def secure_server(tmp_path: Path) -> Iterator[KeyServer]:
-    """An address by https, whose authority is in ca.pem."""
+    """An https address. The certificate authority of the server is in ca.pem."""
     authority = sign("authority")
     (tmp_path / "ca.pem").write_text(authority.chain_pem)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -172,7 +172,7 @@ def test_keys_are_fetched_by_https_from_a_trusted_server(tmp_path: Path, secure_
 
 
 def test_nothing_waits_for_keys_that_do_not_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the server is silent, clients whose key is known log in; and the node stops at once."""
+    """While the key server does not respond, clients can log in with known keys, and the node stops without waiting."""
     monkeypatch.setattr(refreshing_keys, "AGAIN_AFTER_S", 0)
     PROVIDER.add("new", "ES256")
     with KeyServer() as server, socket.create_server(("127.0.0.1", 0)) as silent:
@@ -194,7 +194,7 @@ def test_nothing_waits_for_keys_that_do_not_arrive(tmp_path: Path, monkeypatch: 
 
 
 def test_the_example_in_the_documentation_works(tmp_path: Path, secure_server: KeyServer) -> None:
-    """With the files and the URL of this test."""
+    """Only its files and its URL are replaced by those of this test."""
     page = (Path(__file__).parents[2] / "docs" / "security-sasl.md").read_text()
     [example] = [each for each in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if "OAuthBearerLoginModule" in each]
     of_clients = "listener.name.clients."

@@ -1,7 +1,9 @@
-"""What an event loop relies on: there is room whenever reading is not paused, `get_buffer` has no side effects, one
-connection does not block it for long, and data given to it to send does not change until it has been sent.
+"""A connection meets the requirements of event loops.
 
-libuv calls through a null pointer where a stream is paused or closed between `get_buffer` and `buffer_updated`.
+The buffer has room whenever reading is not paused, `get_buffer` has no side effects, one connection does not block the
+loop for long, and data that was passed to the transport does not change until it has been sent.
+
+libuv crashes if a stream is paused or closed between `get_buffer` and `buffer_updated`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from tests.conftest import WithBroker
 
 
 class Pipe(asyncio.Transport):
-    """The event loop's side of a socket: the sizes of its reads are random."""
+    """A transport that delivers data to a connection in reads of random sizes."""
 
     def __init__(self, connection: Connection, chance: Random) -> None:
         super().__init__({"peername": ("192.0.2.1", 9)})
@@ -39,7 +41,7 @@ class Pipe(asyncio.Transport):
         self.paused = False
         self.is_in_get_buffer = False
         self.pieces: list[Any] = []
-        """The data that was passed to it for sending, not copied."""
+        """The data that was passed to this transport for sending, without copies."""
         self.unsent_bytes = 0
         self.connection = connection
         connection.connection_made(self)
@@ -70,7 +72,7 @@ class Pipe(asyncio.Transport):
         self.pieces += pieces
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Unsent data here pauses nothing."""
+        """Do nothing, because this transport never asks its connection to pause writing."""
 
     def get_write_buffer_size(self) -> int:
         return self.unsent_bytes
@@ -78,14 +80,14 @@ class Pipe(asyncio.Transport):
     async def deliver(self, data: bytes) -> None:
         at = 0
         while at < len(data):
-            # like libuv: repeatedly, as long as a read fills the whole buffer
+            # like libuv, read repeatedly while reads fill the whole buffer
             for _ in range(32):
                 if self.paused or at == len(data):
                     break
                 self.is_in_get_buffer = True
                 room = self.connection.get_buffer(-1)
                 self.is_in_get_buffer = False
-                assert len(room), "no room, and not paused"
+                assert len(room), "if there is no room, reading must be paused"
                 size = min(len(data) - at, len(room) if self.chance.random() < 0.7 else self.chance.randrange(1, 3000))
                 size = min(size, len(room))
                 room[:size] = data[at : at + size]
@@ -122,14 +124,14 @@ def framed(number: int, name: str, request: Any, version: int) -> bytes:
 
 
 def test_many_requests_at_once_are_answered_in_slices(with_broker: WithBroker) -> None:
-    """However many are in the buffer, other connections get their turn in between, and the recursion depth is
-    bounded."""
+    """Other connections are served in between, and the recursion depth is bounded, however many requests are in the
+    buffer."""
     count = 30_000
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         pipe = Pipe(Connection(node.server.port, ListenerState("PLAINTEXT", BROKER, is_open=True)), Random(1))
-        await pipe.deliver(framed(0, "Produce", produced("t", b"x" * 900_000), 9))  # the buffer has grown
+        await pipe.deliver(framed(0, "Produce", produced("t", b"x" * 900_000), 9))  # makes the buffer grow
         slices: list[int] = []
         handled = node.server.port.dispatch.__self__.routes  # type: ignore[attr-defined]
         delivery = asyncio.create_task(pipe.deliver(framed(1, "ListGroups", list_groups.Request(), 3) * count))
@@ -139,7 +141,7 @@ def test_many_requests_at_once_are_answered_in_slices(with_broker: WithBroker) -
             slices.append(done - sum(slices))
         assert max(slices) <= 4 * REPLIES_LIMIT
         await delivery
-        pipe.connection.connection_lost(None)  # otherwise the node's stop would wait for this connection
+        pipe.connection.connection_lost(None)  # otherwise the node would wait for this connection when it stops
 
     with_broker(scenario)
 
@@ -154,14 +156,14 @@ def test_memory_that_is_being_sent_is_not_read_into(is_sent: bool, with_broker: 
             Pipe(Connection(node.server.port, ListenerState("PLAINTEXT", BROKER, is_open=True)), Random(1))
             for _ in range(2)
         )
-        for number in range(2):  # the second time, the position is known and the memory is reused
+        for number in range(2):  # at the second Fetch, the position is known and the memory is reused
             await slow.deliver(framed(number, "Fetch", fetched("a", 0), 12))
             slow.unsent_bytes = 0 if is_sent else 100_000
         lent = [piece for piece in slow.pieces if isinstance(piece, memoryview) and isinstance(piece.obj, ReadBuffer)]
-        assert lent, "the disk decides what is in the page cache"
+        assert lent, "the records are in the page cache"
         before = [bytes(piece) for piece in lent]
         for number in range(4):
-            await slow.deliver(framed(9, "ListGroups", list_groups.Request(), 3))  # gives back the memory of sent data
+            await slow.deliver(framed(9, "ListGroups", list_groups.Request(), 3))  # returns the memory of sent data
             await other.deliver(framed(number, "Fetch", fetched("b", 0), 12))
         assert ([bytes(piece) for piece in lent] == before) is not is_sent
         for pipe in (slow, other):
@@ -171,7 +173,7 @@ def test_memory_that_is_being_sent_is_not_read_into(is_sent: bool, with_broker: 
 
 
 def test_nothing_of_a_large_response_stays_after_it_was_sent(with_broker: WithBroker) -> None:
-    """Encoded responses are freed at once; records are in read buffers, which are given back at the next check."""
+    """Encoded responses are freed at once. Records are in read buffers, which are returned at the next check."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "a")
@@ -184,7 +186,7 @@ def test_nothing_of_a_large_response_stays_after_it_was_sent(with_broker: WithBr
             await asyncio.sleep(0)
         assert [len(piece) for piece in pipe.pieces if isinstance(piece, Encoded)] > [SMALL_WRITE_BYTES]
         assert pipe.connection.lent == []
-        for number in range(2):  # the second time, the position is known and the records are read without waiting
+        for number in range(2):  # at the second Fetch, the position is known and the records are read without waiting
             await pipe.deliver(framed(number, "Fetch", fetched("a", 0), 12))
         pipe.unsent_bytes = 100_000
         pipe.connection.look(node.server.now)
@@ -198,7 +200,7 @@ def test_nothing_of_a_large_response_stays_after_it_was_sent(with_broker: WithBr
 
 
 def test_cached_requests_keep_no_bytes(with_broker: WithBroker) -> None:
-    """A receive buffer that was given back is free, whatever was cached of the requests in it."""
+    """A receive buffer is freed when it is replaced, although requests that were in it are cached."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=3)

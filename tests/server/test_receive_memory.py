@@ -1,4 +1,5 @@
-"""Memory is taken for received bytes, not for announced ones; small frames and frames of nodes have reserved shares."""
+"""Receive memory depends on the received bytes rather than the announced size of a frame. Small frames and frames of
+nodes have reserved shares."""
 
 from __future__ import annotations
 
@@ -45,12 +46,12 @@ class Waiting:
 
 
 def announcement(size: int) -> bytes:
-    """The beginning of a Produce with this many bytes."""
+    """The beginning of a Produce frame that announces this size."""
     return pack(">ihhih", size, 0, 9, 1, -1)
 
 
 async def half_frames(node: Node, count: int, announced: int, sent: int) -> list[Line]:
-    """Connections that have sent this much of a frame; the node has read all of it."""
+    """Connections that have sent a part of a frame, which the node has read."""
     lines = [await line(node) for _ in range(count)]
     for one in lines:
         one.send(announcement(announced) + bytes(sent - 14))
@@ -78,7 +79,9 @@ def test_a_buffer_grows_with_the_received_bytes() -> None:
         for sent in (14, IDLE_BUFFER_BYTES // 2 - 1, IDLE_BUFFER_BYTES // 2, 100_000, 1_000_000):
             (one,) = await half_frames(node, 1, 4_000_000, sent)
             assert node.server.memory.used_bytes <= max(sent * GROWTH, 4 * IDLE_BUFFER_BYTES)
-            assert (node.server.memory.used_bytes > 0) == (sent >= 100_000), "little is kept in what each has anyway"
+            assert (node.server.memory.used_bytes > 0) == (sent >= 100_000), (
+                "a small part fits into the buffer that each connection has"
+            )
             one.close()
             await asyncio.sleep(1)
             assert node.server.memory.used_bytes == 0
@@ -109,7 +112,7 @@ def test_each_kind_has_its_share_and_one_frame_may_exceed_it(kind: int) -> None:
 
 
 class WaitingAgain(Waiting):
-    """Asks again when it is resumed, and has to wait again."""
+    """Requests memory again when it is resumed, and has to wait again."""
 
     def __init__(self, memory: ReceiveMemory) -> None:
         super().__init__()
@@ -126,7 +129,7 @@ class WaitingAgain(Waiting):
 def test_closing_many_connections_resumes_few_in_each_turn_and_each_once() -> None:
     async def whole() -> None:
         memory = ReceiveMemory(LIMIT)
-        for _ in range(2):  # one uses the whole share, the other exceeds it
+        for _ in range(2):  # the first uses the whole share, and the second exceeds it
             assert memory.take(Waiting(), LIMIT * EIGHTHS[LARGE] // 8, FRAME[LARGE], of_a_node=False)
         waiting = [WaitingAgain(memory) for _ in range(5 * ASKED_A_TURN)]
         for each in waiting:
@@ -141,7 +144,7 @@ def test_closing_many_connections_resumes_few_in_each_turn_and_each_once() -> No
         assert asked == [number * ASKED_A_TURN for number in (0, 1, 2, 3, 3, 3, 3)]
         assert {each.asked for each in left} == {1}
         assert memory.waiting == len(left)
-        await asyncio.sleep(1)  # which would never end if a connection were resumed for ever
+        await asyncio.sleep(1)  # this would never end if a connection were resumed repeatedly
 
     VirtualLoop().run_until_complete(whole())  # type: ignore[abstract]  # sockets, signals and processes
 

@@ -1,4 +1,4 @@
-"""A limited number of refusals is logged per minute, for each address and in total; the rest is counted."""
+"""A limited number of refusals is logged per minute, for each address and in total. The others are counted."""
 
 from __future__ import annotations
 

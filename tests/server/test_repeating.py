@@ -1,4 +1,4 @@
-"""Requests that nearly repeat earlier ones of a connection: each is answered according to its own content."""
+"""If a request is nearly equal to an earlier request of the connection, its own content is used, not the cached one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_client_that_disconnects_while_parked_is_not_waited_for(with_broker: W
         await peer.ask("FindCoordinator", find_coordinator.Request(key="g", key_type=0), version=3)
         await node.broker.coordinators.groups.loaded()
         runner = node.broker.coordinators.groups.runner("g")
-        while not runner.waiters:  # the coordinator itself waits for errands of share groups
+        while not runner.waiters:  # the coordinator always has one waiter of its own
             await asyncio.sleep(0)
         async with dialled(node) as other:
             asked = asyncio.ensure_future(other.ask("JoinGroup", request, version=3))

@@ -1,4 +1,4 @@
-"""Three nodes on real sockets: acknowledged records survive their leader, and a returning node catches up."""
+"""Three nodes on real sockets: acknowledged records survive the loss of the leader, and a returning node catches up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUICK = {"broker_session_timeout_ms": "1000", "replica_fetch_backoff_ms": "100"}
 
 
 async def dial(cluster: Cluster, node_id: int) -> Peer:
-    """A connection to a node's listener for clients."""
+    """Connect to a node's listener for clients."""
     node = cluster.nodes[node_id]
     peer = await Peer.dial(node.broker.world.network, "127.0.0.1", node.advertised[0].port)
     await peer.negotiate()
@@ -54,18 +54,18 @@ def replicas(cluster: Cluster, topic: str) -> dict[int, Partition]:
 
 
 def leader_of(cluster: Cluster, topic: str) -> int:
-    """The leader; -1 while the nodes do not agree on a running one."""
+    """The leader of a partition; -1 while the nodes do not agree on a running leader."""
     leaders = {partition.leader_id for partition in replicas(cluster, topic).values()}
     return leaders.pop() if len(leaders) == 1 and leaders <= set(cluster.nodes) else -1
 
 
 async def led(cluster: Cluster, topic: str) -> int:
-    await cluster.until(lambda: leader_of(cluster, topic) >= 0, f"{topic} is led by somebody who runs")
+    await cluster.until(lambda: leader_of(cluster, topic) >= 0, f"{topic} has a running leader")
     return leader_of(cluster, topic)
 
 
 async def put(cluster: Cluster, topic: str, *values: bytes, acks: int = -1) -> Any:
-    """Produce to the leader; returns the response."""
+    """Produce to the leader, and return the response."""
     peer = await dial(cluster, await led(cluster, topic))
     told = await peer.ask("Produce", produced(topic, *values, acks=acks), version=12)
     peer.close()
@@ -113,7 +113,7 @@ def test_acknowledged_records_survive_their_leader(tmp_path: Path) -> None:
         await cluster.stop(first)
         assert await led(cluster, "t") != first
         assert await read_all(cluster, "t", 50) == sent
-        await cluster.until(lambda: is_whole(cluster, "t", 2), "the two that are left agree")
+        await cluster.until(lambda: is_whole(cluster, "t", 2), "the two remaining nodes agree")
         assert (await put(cluster, "t", b"meanwhile")).error_code == 0
         await cluster.start(first)
         await cluster.until(lambda: is_whole(cluster, "t"), "all three are in sync again")
@@ -192,7 +192,7 @@ def test_a_lost_directory_is_refilled(tmp_path: Path) -> None:
         await cluster.stop(gone)
         await asyncio.to_thread(_remove, cluster.root / str(gone) / "t-0")
         await cluster.start(gone)
-        await cluster.until(lambda: is_whole(cluster, "t"), "the lost log is there again")
+        await cluster.until(lambda: is_whole(cluster, "t"), "the lost log has been restored")
 
     play(tmp_path, scene)
 
@@ -204,8 +204,8 @@ def _remove(directory: Path) -> None:
 
 
 def test_a_restart_in_the_same_epoch_keeps_topics_created_since_the_last_snapshot(tmp_path: Path) -> None:
-    """The Image from its own disk belongs to the leader's epoch but lacks these topics: their logs must not be deleted
-    as leftovers."""
+    """The Image from the local disk has the leader's epoch but lacks these topics. Their logs must not be deleted as
+    leftovers."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)

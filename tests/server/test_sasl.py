@@ -1,4 +1,4 @@
-"""Logins over a real socket: behaviour that the state machine alone does not show (tests/security/test_session.py)."""
+"""SASL logins over a real socket. The state machine has its own tests in tests/security/test_session.py."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ADMIN = Login("PLAIN", "admin", "of admin")
 
 
 def play(path: Path, scenario: Callable[[Node], Awaitable[None]], **settings: str) -> None:
-    """Run a scenario against a node with a login."""
+    """Run a scenario against a node with a SASL listener."""
 
     async def whole() -> None:
         given = {name.replace("__", "-").replace("_", "."): value for name, value in settings.items()}
@@ -143,7 +143,8 @@ def test_without_delay_the_answer_comes_at_once(tmp_path: Path) -> None:
 
 
 def test_failed_logins_hold_a_timer_each_and_no_task(tmp_path: Path) -> None:
-    """The connections that wait for their answer are bounded like all others, and leave nothing behind."""
+    """Connections that wait for their response count for the connection limits, and are removed completely when
+    closed."""
 
     async def scenario(node: Node) -> None:
         tasks = len(asyncio.all_tasks())
@@ -156,7 +157,7 @@ def test_failed_logins_hold_a_timer_each_and_no_task(tmp_path: Path) -> None:
         assert len(asyncio.all_tasks()) <= tasks
         assert len(node.server.connections()) <= 20
         for connection in connections[:10]:
-            connection.transport.abort()  # while the answer is pending
+            connection.transport.abort()  # while the response is pending
         while node.server.connections():
             await asyncio.sleep(0.01)
         for connection in connections:
@@ -199,7 +200,7 @@ def test_the_size_of_a_frame_is_limited_until_the_login(tmp_path: Path, size: in
 
 
 def test_no_connection_gets_the_answer_of_another_login(tmp_path: Path) -> None:
-    """Two logins run at the same time on connections of their own."""
+    """Two logins run at the same time on separate connections."""
 
     async def scenario(node: Node) -> None:
         async with raw(node) as one, raw(node) as other:
@@ -211,7 +212,7 @@ def test_no_connection_gets_the_answer_of_another_login(tmp_path: Path) -> None:
 
 
 def test_the_quota_of_a_user_applies_to_the_login(tmp_path: Path) -> None:
-    """ann is throttled, and bob, with the same client id, is not."""
+    """The user ann is throttled, but bob, who has the same client id, is not."""
 
     async def scenario(node: Node) -> None:
         admin = await dial(node, ADMIN)
@@ -290,7 +291,7 @@ def test_a_produce_without_acks_instead_of_a_token_gets_no_response(tmp_path: Pa
 
 
 def test_a_node_renews_its_login_between_requests(tmp_path: Path) -> None:
-    """No request is lost, whatever is in flight; the server's clock decides when a session has ended."""
+    """No request is lost, although requests are in flight. The server's clock determines when a session has ended."""
 
     async def scenario(node: Node) -> None:
         loop = asyncio.get_running_loop()
@@ -317,7 +318,7 @@ def test_a_node_renews_its_login_between_requests(tmp_path: Path) -> None:
 
 
 def test_passwords_appear_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They are neither in DescribeConfigs, nor in logs, nor in the text of objects."""
+    """They are not in DescribeConfigs, logs, or the `repr` of objects."""
     caplog.set_level("DEBUG")
     shown: list[str] = []
 
@@ -372,7 +373,8 @@ def test_requests_before_a_failed_renewal_are_stored_and_answered_first(tmp_path
 
 
 def test_a_login_is_renewed_before_a_request_that_has_no_answer(tmp_path: Path) -> None:
-    """A broker closes the connection instead of answering, so records with acks=0 would be lost in silence."""
+    """If the session has ended, the broker closes the connection, so records with acks=0 would be lost without an
+    error."""
 
     async def scenario(node: Node) -> None:
         seen: list[str] = []

@@ -1,4 +1,4 @@
-"""Three nodes that log in to each other: controllers with PLAIN, brokers with PLAIN or SCRAM."""
+"""Three nodes log in to each other: the controllers with PLAIN, and the brokers with PLAIN or SCRAM."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ SETTINGS = {
 
 
 class SaslCluster(Cluster):
-    """All listeners have logins; the nodes are formatted with the credential of the user `node`."""
+    """All listeners use SASL. The nodes are formatted with the credential of the user `node`."""
 
     def dialer(self, network: Network, login: Login | None) -> Dialer:
-        """Connects clients."""
+        """The dialer for clients."""
         return Dialer(network, login)
 
     def config(self, node_id: int) -> BrokerConfig:
@@ -69,7 +69,7 @@ async def dial(cluster: SaslCluster, node_id: int, login: Login | None = CLIENT)
 
 
 async def exchange(cluster: SaslCluster) -> None:
-    """A replicated topic, records with acks=all, a transactional id, and a request that is forwarded."""
+    """Use a replicated topic, records with acks=all, a transactional id, and a request that is forwarded."""
     for node_id in cluster.nodes:
         peer = await dial(cluster, node_id)
         name = f"t{node_id}"

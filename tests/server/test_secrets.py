@@ -1,4 +1,4 @@
-"""Secrets are never shown: planted wherever there may be one, and looked for in all that the product shows."""
+"""Secrets are never shown. Every setting that can contain a secret has one, and all outputs are searched for them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from tests.cli.shell import Shell, kpybroker_process, ready
 from tests.secrets_planted import Planted
 
 NAMES = sorted({key.name for key in (*CHANGEABLE_KEYS.values(), *SECURITY_KEYS) if key.kind is PASSWORD})
-"""All settings that are secret according to the tables."""
+"""All settings that are secret according to the tables of settings."""
 PER_BROKER = [name for name in NAMES if CHANGEABLE_KEYS[name].mode is Mode.PER_BROKER and name.startswith("ssl.")]
 ITERATIONS = 4096
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -63,7 +63,7 @@ OF_BROKER = ResourceType.BROKER
 
 
 def settings(planted: Planted, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """The settings of a node, with a secret wherever there may be one; and the passwords of its users."""
+    """The settings of a node, with a secret in every setting that can contain one, and the passwords of its users."""
     users = {name: planted.secret(f"PLAIN {name}") for name in ("admin", "ann")}
     token = directory / "token"
     token.touch(0o600)
@@ -95,7 +95,7 @@ def write(path: Path, found: Mapping[str, str]) -> Path:
 
 
 class Play:
-    """Does everything that a client may do with secrets, rightly and wrongly, and collects all the answers."""
+    """Sends all requests that can contain secrets, with valid and invalid contents, and collects all responses."""
 
     def __init__(self, planted: Planted, bootstrap: str, users: Mapping[str, str]) -> None:
         self.planted, self.users = planted, users
@@ -127,7 +127,7 @@ class Play:
         return response
 
     async def _configs(self, admin: Peer) -> None:
-        """Change each secret while the node runs, rightly and wrongly; then describe all."""
+        """Change each secret of the running node to valid and invalid values, and then describe all settings."""
         names = [f"listener.name.other.{name}" for name in PER_BROKER] + ["sasl.jaas.pasword", *NAMES]
         for name in names:
             for broker in ("1", ""):
@@ -199,8 +199,8 @@ class Play:
             await self._bare("SCRAM-SHA-256", text.format(self.planted.secret("a broken first message")).encode())
 
     async def _send(self, mechanism: str, *frames: bytes) -> None:
-        """Send a handshake and these frames, each time from another address, as the log limits the lines about one
-        address."""
+        """Send a handshake and these frames, each time from another address, because the log limits the lines about
+        each address."""
         self.addresses.append(f"127.0.0.{len(self.addresses) + 10}")
         reader, writer = await asyncio.open_connection(*self._address, local_addr=(self.addresses[-1], 0))
         with contextlib.suppress(OSError):  # it may be closed before everything is sent
@@ -210,12 +210,12 @@ class Play:
         writer.close()
 
     async def _bare(self, mechanism: str, token: bytes) -> None:
-        """The token unchanged, and then what a client sends after a refusal."""
+        """Send the token unchanged, and then the bytes that a client sends after a refusal."""
         parts = (sasl_authenticate.Request(auth_bytes=part) for part in (token, b"\x01"))
         await self._send(mechanism, *(_frame("SaslAuthenticate", part) for part in parts))
 
     async def _damaged(self, admin: Peer) -> None:
-        """Send unreadable requests with secrets: truncated ones, and ones with surplus bytes."""
+        """Send invalid requests with secrets, which are truncated or have surplus bytes."""
         secret = self.planted.secret("a damaged request")
         row = incremental_alter_configs.AlterableConfig(name="ssl.key.password", config_operation=9, value=secret)
         resource = incremental_alter_configs.AlterConfigsResource(
@@ -245,8 +245,8 @@ def _frame(name: str, request: Any) -> bytes:
 
 
 def test_a_node_shows_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At DEBUG, no secret is in its log, its responses, its metrics, the output of commands, or what `storage` says
-    about its directory."""
+    """At log level DEBUG, there is no secret in its log, responses and metrics, or in the output of commands, including
+    `storage` commands on its directory."""
     planted = Planted()
     given, users = settings(planted, tmp_path)
     credential = f"SCRAM-SHA-256=[name=max,password={planted.secret('--add-scram')}]"
@@ -306,7 +306,7 @@ async def _metrics(address: str, given: Mapping[str, str]) -> str:
     return found
 
 
-# ---- what is refused before anything starts
+# ---- input that is refused before a node starts
 
 TLS = {"listeners": "SSL://127.0.0.1:0", "inter.broker.listener.name": "SSL", "log.dirs": "/x"}
 LOGIN = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "inter.broker.listener.name": "SASL_PLAINTEXT", "log.dirs": "/x"}
@@ -324,7 +324,7 @@ HIDDEN_TEXTS = (
     "-----BEGIN ENCRYPTED PRIVATE KEY-----\n{}\n-----END ENCRYPTED PRIVATE KEY-----",
     "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----",
 )
-"""Values of secret settings that are wrong in some way."""
+"""Invalid values of secret settings."""
 LINES = (
     "ssl.key.pasword={}",
     "ssl.key.password {0}\n{0}",
@@ -336,12 +336,12 @@ LINES = (
     "ssl.keystore.key=-----BEGIN PRIVATE KEY-----\n{0}{0}{0}\n-----END PRIVATE KEY-----",
     "{}",
 )
-"""Lines of a property file that are no settings, or not the intended ones."""
+"""Lines of a property file that are not settings, or not the intended settings."""
 
 
 def raised(work: Callable[[], object]) -> str:
-    """The error of something that is refused, with its traceback; if it is accepted, its result, but not a mapping of
-    settings."""
+    """The text of the error that `work` raises, with its traceback. If it raises none, the `repr` of its result, unless
+    that is a mapping of settings."""
     try:
         made = work()
         return "" if isinstance(made, dict | tuple) else repr(made)
@@ -434,7 +434,7 @@ def test_a_command_that_is_refused_shows_no_secret(tmp_path: Path, arguments: tu
 
 
 def test_what_holds_secrets_does_not_print_them(tmp_path: Path) -> None:
-    """`repr`, as an assertion or a debugger shows it."""
+    """`repr` is used by assertions and debuggers."""
     planted = Planted()
     given, users = settings(planted, tmp_path)
     config = parse_config(given)

@@ -1,4 +1,4 @@
-"""A cluster of three brokers and controllers that connect to each other over TLS, with certificates or with logins."""
+"""Three brokers and controllers connect to each other over TLS, with client certificates or with SASL logins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ BY_LOGIN = {
 
 
 class SecureCluster(sasl.SaslCluster):
-    """All listeners use TLS. The nodes' certificate is `own`; clients have a certificate signed by the authority."""
+    """All listeners use TLS. `own` is the certificate of the nodes. Clients have a certificate signed by the
+    authority."""
 
     def __init__(self, root: Path, settings: dict[str, str], own: Signed | None = None) -> None:
         trusted, self._client = root / "ca.pem", sign("ann", AUTHORITY).pem(root / "client.pem")
@@ -51,7 +52,7 @@ class SecureCluster(sasl.SaslCluster):
 
     @property
     def has_logins(self) -> bool:
-        """Whether clients and nodes log in, on top of TLS."""
+        """Whether clients and nodes log in with SASL over TLS."""
         return "sasl.enabled.mechanisms" in self.settings
 
     def _context(self) -> ssl.SSLContext:

@@ -1,5 +1,4 @@
-"""Listeners with TLS: which clients are accepted, what the log says about the others, and the cost of many
-handshakes."""
+"""TLS listeners: which clients are accepted, the log lines about other clients, and the limits on handshakes."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def trusting(client: Signed | None = None, directory: Path | None = None) -> ssl
 
 
 async def asked(node: Node, context: ssl.SSLContext | None, *, sends: bytes = API_VERSIONS) -> bytes:
-    """The first bytes that the TLS listener sends; none if it closes the connection."""
+    """The first bytes that the TLS listener sends; no bytes if it closes the connection."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", node.advertised[1].port, ssl=context, server_hostname="localhost" if context else None
     )
@@ -165,7 +164,7 @@ def test_the_log_says_why_a_client_refuses_the_certificate(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, server: Signed, trusted: Signed, why: str
 ) -> None:
     def dial(port: int) -> None:
-        """With a socket that blocks: asyncio closes without an alert."""
+        """Connect with a blocking socket, because asyncio closes connections without an alert."""
         context = ssl.create_default_context(cadata=trusted.chain_pem)
         with socket.create_connection(("127.0.0.1", port)) as plain, pytest.raises(ssl.SSLCertVerificationError):
             context.wrap_socket(plain, server_hostname="localhost")
@@ -200,7 +199,7 @@ def test_stalled_handshakes_are_bounded_and_others_are_served(tmp_path: Path, mo
 
 
 def test_a_connection_above_a_limit_costs_no_handshake(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As in Apache Kafka, connections count when they are accepted."""
+    """As in Apache Kafka, connections are counted when they are accepted, before the handshake."""
 
     async def play(node: Node) -> None:
         port = node.advertised[1].port
@@ -307,7 +306,7 @@ def test_unsupported_settings_are_refused_at_start_with_the_remedy(tmp_path: Pat
 
 
 async def certificate_of(node: Node, context: ssl.SSLContext) -> bytes:
-    """The certificate that the TLS listener presents now, as DER."""
+    """The certificate that the TLS listener currently presents, as DER."""
     port = node.advertised[1].port
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
     try:
@@ -414,7 +413,7 @@ def test_a_node_starts_with_the_stores_of_its_file_if_those_in_the_metadata_are_
 async def altered(
     peer: Peer, settings: Mapping[str, str | None]
 ) -> incremental_alter_configs.AlterConfigsResourceResponse:
-    """The result of a change of broker 1's settings; None deletes a setting."""
+    """The result of a change to the settings of broker 1. The value None deletes a setting."""
     changes = [
         incremental_alter_configs.AlterableConfig(name=name, config_operation=int(text is None), value=text)
         for name, text in settings.items()

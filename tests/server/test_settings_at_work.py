@@ -1,4 +1,5 @@
-"""A node under every accepted value: it appends, rolls, cleans, applies retention, checkpoints, and restarts."""
+"""A node works with every accepted value of each setting: it appends, rolls, cleans, applies retention, and
+restarts."""
 
 from __future__ import annotations
 
@@ -23,17 +24,17 @@ from tests.serving import dialled, serving
 
 EVERYBODY: Entity = (("user", None),)
 OFF = {"log.cleaner.enable": "false", "log.segment.delete.delay.ms": "0"}
-"""The test cleans by itself."""
+"""The settings of the node. The cleaner is disabled, because the test calls it."""
 PATIENCE_S = 0.3
-"""A value that makes work slow is removed after this time."""
+"""A value that makes the work slow is removed after this time."""
 CHOSEN = [
     (BROKER, "log.cleaner.io.buffer.load.factor"),
     (BROKER, "log.cleaner.dedupe.buffer.size"),
     (TOPIC, "segment.index.bytes"),
 ]
-"""The settings that the test without a mark tries; the slow one tries all."""
+"""The settings that the fast test tries. The slow test tries all settings."""
 DOORS = ("max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides")
-"""Settings whose minimum would leave the test itself too few connections."""
+"""Settings with a minimum that would not allow enough connections for the test."""
 ALL = [
     (kind, key.name)
     for kind in (TOPIC, BROKER)
@@ -43,11 +44,11 @@ ALL = [
 
 
 OWN = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "max.compaction.lag.ms": "1"}
-"""The values to which the compacted topic returns."""
+"""The settings of the compacted topic, which are restored after each try."""
 
 
 async def work(node: Node) -> int:
-    """Append, roll, clean and retain; returns how many logs were cleaned."""
+    """Append, roll, clean and apply retention. Return how many logs were cleaned."""
     broker, now_ms, cleaned = node.broker, node.broker.world.wall_ms(), 0
     for topic in ("compacted", "retained"):
         partition = broker.replication.hosting.leads(topic, 0)
@@ -68,7 +69,8 @@ async def work(node: Node) -> int:
 
 
 async def tried(node: Node, kind: int, name: str, value: str) -> int | None:
-    """Set a value, let the node work, and remove it; returns how many logs were cleaned, or None if it was refused."""
+    """Set a value, let the node work, and remove the value. Return how many logs were cleaned, or None if the value was
+    refused."""
     resource = "compacted" if kind == TOPIC else ""
     taken_away = change(kind, resource, name, AlterOp.DELETE)
     if kind == BROKER and name == "min.insync.replicas":
@@ -88,8 +90,8 @@ async def tried(node: Node, kind: int, name: str, value: str) -> int | None:
 
 
 async def try_all(directory: Path, settings: list[tuple[int, str]]) -> dict[str, int]:
-    """Try all values of each setting; returns how often logs were cleaned under them. The node also starts once under
-    each value."""
+    """Try all values of each setting, and start the node once with the last accepted value. Return how many logs were
+    cleaned for each setting."""
     cleaned = dict.fromkeys((name for _, name in settings), 0)
     async with serving(directory, OFF) as node, dialled(node) as peer:
         await make(peer, "compacted", configs=OWN)
@@ -125,7 +127,7 @@ def test_a_node_works_under_every_accepted_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["producer_byte_rate", "consumer_byte_rate", "request_percentage"])
 @pytest.mark.parametrize("value", [5e-324, 1.0, 1e308])
 def test_clients_are_answered_under_every_accepted_quota(tmp_path: Path, key: str, value: float) -> None:
-    """Under the smallest quotas, clients get one response and then wait."""
+    """With the smallest quotas, clients receive one response and then have to wait."""
 
     async def play() -> None:
         async with serving(tmp_path / "data", OFF) as node:

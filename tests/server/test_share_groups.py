@@ -1,4 +1,4 @@
-"""Share groups in a cluster: leaders, share coordinators and the group coordinator are on different brokers."""
+"""Share groups work if partition leaders, share coordinators and the group coordinator are on different brokers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def append(peer: Peer, index: int) -> None:
 
 
 async def described(peer: Peer) -> dict[int, tuple[int, int]]:
-    """By partition, start offset and lag."""
+    """The start offset and the lag of each partition."""
     rpc = describe_share_group_offsets
     asked = rpc.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=None)
     [group] = (await peer.ask("DescribeShareGroupOffsets", rpc.Request(groups=[asked]))).groups

@@ -1,5 +1,4 @@
-"""Client quotas on a whole node, in virtual time: a client above its quota is answered at once, and then not read
-(KIP-219)."""
+"""Client quotas on a whole node: a client above its quota has a response at once, and is then muted (KIP-219)."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from tests.server.virtual import Dial, run_virtually
 
 EVERYBODY: Entity = (("client-id", None),)
 SLACK_S = 0.1
-"""The time that the network and other requests may take."""
+"""The time allowed for the network and other requests."""
 KB = 1000
 
 
@@ -42,7 +41,7 @@ async def limit(peer: Peer, key: str, value: float | None, entity: Entity = EVER
 
 
 async def lasted(work: Awaitable[Any]) -> tuple[Any, float]:
-    """The result of the work, and the seconds that it took."""
+    """The result of `work`, and its duration in seconds."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     return await work, loop.time() - began
@@ -53,7 +52,7 @@ def much(size: int, topic: str = "t", acks: int = 1) -> Any:
 
 
 async def next_answer_s(peer: Peer) -> float:
-    """How long until another request is answered."""
+    """The time until another request has a response, in seconds."""
     return (await lasted(peer.ask("Metadata", metadata.Request(topics=[]))))[1]
 
 
@@ -68,7 +67,7 @@ def test_a_throttled_producer_is_answered_at_once_and_read_again_later(version: 
         told, took_s = await lasted(slow.ask("Produce", much(20 * KB), version=version))
         assert told.responses[0].partition_responses[0].base_offset == 1
         wait_s = told.throttle_time_ms / 1000
-        assert 10 < wait_s < 11, "twice of what ten seconds allow"
+        assert 10 < wait_s < 11, "twice as much as ten seconds allow"
         assert took_s < SLACK_S
         again = await dial("slow")
         assert await next_answer_s(again) < SLACK_S, "a connection waits, not a client"
@@ -198,7 +197,7 @@ def test_a_session_continues_after_a_withheld_response() -> None:
         while not (later := await slow.ask("Fetch", _incremental(session, epoch), version=12)).responses:
             assert (later.error_code, later.throttle_time_ms > 0) == (0, True)
             epoch += 1
-        assert later.responses[0].partitions[0].records, "the withheld partitions are sent again, unasked"
+        assert later.responses[0].partitions[0].records, "the withheld partitions are sent again without a request"
         withheld = await slow.ask("Fetch", wanted(2, (0, 0)), version=12)
         assert (withheld.session_id, withheld.throttle_time_ms > 0) == (0, True)
         assert len(node.broker.replication.sessions) == 1, "a session that the client does not know is closed"
@@ -207,7 +206,7 @@ def test_a_session_continues_after_a_withheld_response() -> None:
 
 
 def _incremental(session: int, epoch: int) -> fetch.Request:
-    """A Fetch for the partitions that the session already knows."""
+    """An incremental Fetch, for the partitions of the session."""
     return fetch.Request(max_bytes=1 << 20, min_bytes=1, session_id=session, session_epoch=epoch, topics=[])
 
 
@@ -249,7 +248,7 @@ def test_time_of_the_broker_is_charged_for_every_request() -> None:
 
 @pytest.mark.parametrize("has_right", [True, False])
 def test_brokers_are_not_charged_if_they_may_act_as_brokers(has_right: bool) -> None:
-    """Any client can write the id of a replica into a Fetch."""
+    """Any client can send a Fetch with the id of a replica."""
 
     async def scenario(node: Node, dial: Dial) -> None:
         if not has_right:
@@ -288,7 +287,7 @@ def test_a_client_that_creates_too_many_partitions_is_refused_or_throttled() -> 
         assert 9000 < told.throttle_time_ms <= 10_000
         assert await next_answer_s(slow) > told.throttle_time_ms / 1000 - SLACK_S
         told = await slow.ask("CreateTopics", topics(5), version=5)
-        assert told.topics[0].error_code == 0, "an old client does not know the refusal"
+        assert told.topics[0].error_code == 0, "an old client does not know this error"
         assert 4000 < told.throttle_time_ms <= 5000
         grown = create_partitions.CreatePartitionsTopic(name="made-5", count=6, assignments=None)
         more = await slow.ask("CreatePartitions", create_partitions.Request(topics=[grown]), version=3)

@@ -1,5 +1,4 @@
-"""Clients that send requests but do not read: the broker holds few of their replies, serves others, and loses
-nothing."""
+"""If clients send requests without reading replies, the broker holds few replies, loses none, and serves others."""
 
 from __future__ import annotations
 
@@ -17,20 +16,20 @@ from tests.conftest import WithBroker
 from tests.server.raw import raw
 
 WRITE_HIGH_WATER_BYTES = 64 * 1024
-"""What a transport holds before it reports that its peer is slow."""
+"""The number of bytes that a transport holds before it reports that its peer is slow."""
 HEADERS_BYTES = 1000
-"""More than the header of any reply here."""
+"""An upper bound for the size of reply headers in this test."""
 
 
 def held_bytes(node: Node) -> Iterator[int]:
-    """By connection, the replies that have not left the broker."""
+    """The unsent bytes of each connection."""
     for connection in node.server.connections():
         if connection.transport is not None:
             yield connection.transport.get_write_buffer_size()
 
 
 async def serve_another(peer: Peer, value: bytes) -> None:
-    """Another client produces and fetches; each round trip gives a turn to the connections that do not read."""
+    """Produce and fetch with another client. In each round trip, the broker also processes the silent connections."""
     told = await put(peer, "other", value)
     assert told.error_code == 0
     assert value in bytes((await get(peer, "other", told.base_offset)).records)
@@ -53,7 +52,7 @@ def test_replies_held_for_a_client_that_does_not_read_are_bounded(
         async with contextlib.AsyncExitStack() as stack:
             silent = [await stack.enter_async_context(raw(node)) for _ in range(3)]
             for one in silent:
-                one.transport.pause_reading()  # a peer that reads nothing
+                one.transport.pause_reading()  # the client does not read
                 for number in range(asked):
                     one.ask(number, "Fetch", fetched("large", 0), 12)
             most = 0

@@ -1,4 +1,4 @@
-"""Clients that do not read their replies: together they cost a bounded amount of memory, and each a bounded time."""
+"""The memory for clients that do not read their replies is limited, and so is the time that each of them stays open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IDLE_S = 60
 
 
 class Sender:
-    """The values that a connection reports, and whether it was closed."""
+    """A simulated connection with fixed values, which stores whether it was closed."""
 
     def __init__(self, size_bytes: int, stuck_since: float = 0.0) -> None:
         self.unsent_bytes = size_bytes
@@ -31,7 +31,7 @@ class Sender:
 
 
 def unsent_at(now: float) -> tuple[UnsentReplies, list[int | None]]:
-    """A meter of unsent replies, with the limits that it reported for Fetches."""
+    """An UnsentReplies object, and the list of limits that it sets for Fetches."""
     told: list[int | None] = []
     return UnsentReplies(lambda: now, told.append), told
 
@@ -83,7 +83,7 @@ def test_near_the_limit_fetches_return_less_and_then_the_usual_size_again() -> N
 
 
 async def silent(node: Node, count: int) -> list[Line]:
-    """Connections that send a large Fetch and read nothing."""
+    """Connections that send a Fetch with a large response and do not read it."""
     lines = [await line(node) for _ in range(count)]
     for each in lines:
         each.pause()
@@ -113,7 +113,8 @@ def test_a_client_that_does_not_read_is_closed_after_its_idle_time_even_if_it_se
 
 
 def test_a_closing_connection_with_unread_replies_does_not_stay_open() -> None:
-    """A bad frame after a Fetch: earlier replies are sent before the connection is closed, if the client reads them."""
+    """After an invalid frame, earlier replies are sent before the connection is closed, but only if the client
+    reads."""
 
     async def scenario(node: Node, dial: Dial) -> None:
         admin = await dial("admin")

@@ -1,4 +1,4 @@
-"""Metadata with settings and quotas that cannot be applied: a node follows it, starts on it, and serves."""
+"""If the metadata contains settings and quotas that cannot be applied, nodes still start and serve."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QUOTAS = {
 
 
 def poison(random: Random) -> Iterator[ConfigRecord]:
-    """An inapplicable value for every setting that has one."""
+    """An inapplicable value for every setting for which one exists."""
     for kind, keys in KEYS.items():
         for key in keys.values():
             bad = [value for value in values_of(key) if len(value) < 32_000 and why_unusable(kind, key.name, value)]
@@ -49,7 +49,7 @@ def poison(random: Random) -> Iterator[ConfigRecord]:
 
 
 async def commit(node: Node, records: list[object]) -> None:
-    """Write records as no controller would; returns once they have been applied."""
+    """Write metadata records that no controller would write. Return once they have been applied."""
     quorum = node.broker.quorum
     quorum.append([Stored(None, None, message=record) for record in records])
     await quorum.settle()
@@ -91,7 +91,7 @@ def test_a_node_follows_and_starts_on_settings_that_cannot_be_applied(
 
 
 async def mend(node: Node) -> None:
-    """Remove settings, at first one by one: other inapplicable settings do not prevent that."""
+    """Remove settings, first one by one. Other inapplicable settings must not prevent that."""
     async with dialled(node) as peer:
         # eligible leader replicas are on: this one must be set
         assert await code(peer, change(BROKER, "", "min.insync.replicas", value="1")) == 0

@@ -1,4 +1,4 @@
-"""Voters that join, leave, move and return with another disk, over real sockets; the cluster is served all the time."""
+"""Voters join, leave, change their address and return with another disk, while the cluster continues to work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.server.voting import Quorum, run_quorum
 
 
 async def makes(quorum: Quorum, name: str) -> None:
-    """The cluster works: a topic is created, and every node knows it."""
+    """Check that the cluster works by creating a topic, which must become known to every node."""
     wanted = create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
     told = await quorum.ask("CreateTopics", create_topics.Request(topics=[wanted], timeout_ms=5000))
     assert told.topics[0].error_code == 0, told.topics[0].error_message
@@ -82,7 +82,7 @@ def test_an_impossible_voter_changes_nothing(tmp_path: Path) -> None:
         )
         await quorum.voting(1, 2)
         await quorum.stop(2)
-        await quorum.until(lambda: not lone.is_leader, "the first notices that it is not a majority")
+        await quorum.until(lambda: not lone.is_leader, "the first node detects that it has no majority")
 
     run_quorum(tmp_path, play)
 
@@ -107,7 +107,7 @@ def test_a_voter_reports_its_new_address(tmp_path: Path) -> None:
 
 
 def test_a_voter_with_a_new_disk_joins_by_itself(tmp_path: Path) -> None:
-    """controller.quorum.auto.join.enable: the old voter is removed, and the new one is added."""
+    """With controller.quorum.auto.join.enable, the old voter is removed and the new voter is added."""
 
     async def play(quorum: Quorum) -> None:
         await quorum.of_three()
@@ -126,7 +126,7 @@ def test_a_voter_with_a_new_disk_joins_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_second_node_with_a_voters_id_does_not_replace_it(tmp_path: Path) -> None:
-    """The first one is running: they would replace each other for ever."""
+    """The first node is still running. Otherwise the two nodes would replace each other forever."""
 
     async def play(quorum: Quorum) -> None:
         await quorum.of_three()
@@ -149,7 +149,8 @@ def test_a_second_node_with_a_voters_id_does_not_replace_it(tmp_path: Path) -> N
 
 
 def test_three_voters_that_are_listed_from_the_start(tmp_path: Path) -> None:
-    """kpybroker.initial.controllers as a list: kraft.version 1, with nodes started in any order."""
+    """With a list in kpybroker.initial.controllers, the cluster has kraft.version 1, and nodes can start in any
+    order."""
 
     async def play(quorum: Quorum) -> None:
         ids = {node_id: encode_id(bytes([node_id]) * 16) for node_id in (1, 2, 3)}
@@ -166,7 +167,7 @@ def test_three_voters_that_are_listed_from_the_start(tmp_path: Path) -> None:
 
 
 def test_static_voters_become_dynamic_ones(tmp_path: Path) -> None:
-    """kraft.version 0 -> 1 by UpdateFeatures, once all voters have registered themselves (UpdateRaftVoter)."""
+    """UpdateFeatures changes kraft.version from 0 to 1, once all voters have sent UpdateRaftVoter."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -180,7 +181,7 @@ def test_static_voters_become_dynamic_ones(tmp_path: Path) -> None:
                 return False
             return True
 
-        await cluster.until(can_upgrade, "the voters have described themselves to the leader")
+        await cluster.until(can_upgrade, "the voters have registered themselves with the leader")
         controller = cluster.nodes[leader.leader_id]
         request = update_features.Request(feature_updates=[wanted], timeout_ms=5000)
         told = await controller.broker.membership.channel.ask("UpdateFeatures", request, 5000)
@@ -190,7 +191,7 @@ def test_static_voters_become_dynamic_ones(tmp_path: Path) -> None:
             quorums = [node.broker.quorum for node in cluster.nodes.values()]
             return all(quorum.kraft_version == 1 and quorum.voters.ids == (1, 2, 3) for quorum in quorums)
 
-        await cluster.until(upgraded, "all voters stand in the log")
+        await cluster.until(upgraded, "the log contains all voters")
         for node_id in (1, 2, 3):
             await cluster.stop(node_id)
             if node_id < 3:
@@ -216,7 +217,7 @@ def test_static_voters_become_dynamic_ones(tmp_path: Path) -> None:
 )
 def test_a_node_that_does_not_belong_to_the_cluster_is_told_so(tmp_path: Path, own: dict[str, str], why: str) -> None:
     async def play(quorum: Quorum) -> None:
-        quorum.settings["broker.session.timeout.ms"] = "60000"  # it is up, however busy the machine is
+        quorum.settings["broker.session.timeout.ms"] = "60000"  # so that the brokers are not fenced on a busy machine
         await quorum.of_three()
         quorum.own[4] = {**own, "initial.broker.registration.timeout.ms": "6000"}
         with pytest.raises(ConfigError, match=why):
@@ -230,7 +231,7 @@ def test_a_node_that_does_not_belong_to_the_cluster_is_told_so(tmp_path: Path, o
 def test_a_minority_of_voters_names_the_missing_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It names them while it waits, and when it gives up."""
+    """The log contains them while the voter waits, and the error contains them when it gives up."""
 
     async def play(cluster: Cluster) -> None:
         monkeypatch.setattr(readiness, "WARN_AFTER_MS", 1000)
@@ -253,7 +254,7 @@ def test_a_minority_of_voters_names_the_missing_ones(
 def test_a_broker_names_the_controllers_that_are_out_of_reach(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
-    """It names them soon, in every response that needs a controller; once a majority is back, requests are served."""
+    """Every response to a request that needs a controller names them. When a majority is back, requests are served."""
     monkeypatch.setattr(controller_channel, "IN_VAIN_MS", 0)
 
     async def play(cluster: Cluster) -> None:
@@ -263,17 +264,19 @@ def test_a_broker_names_the_controllers_that_are_out_of_reach(
         for node_id in gone:
             await cluster.drop(node_id)
         broker = cluster.nodes[4]
-        await cluster.until(lambda: broker.broker.quorum.lacks_majority, "the broker misses a majority")
+        await cluster.until(lambda: broker.broker.quorum.lacks_majority, "the broker reports that there is no majority")
         shown = ", ".join(f"{node_id} at 127.0.0.1:{cluster.ports[node_id]}" for node_id in gone)
         why = f"{len(gone)} of 3 controllers are out of reach: {shown}"
-        await cluster.until(lambda: broker.broker.quorum.no_leader_reason == why, "the broker has asked all of them")
+        await cluster.until(
+            lambda: broker.broker.quorum.no_leader_reason == why, "the broker has sent a request to each of them"
+        )
         client = await dialled(broker)
         told = await client.ask("CreateTopics", create_topics.Request(topics=[create_topics.CreatableTopic(name="t")]))
         assert told.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
         assert told.topics[0].error_message.endswith(f": the quorum has no leader, {why}")
         await cluster.start(*gone)
         await cluster.leader()
-        await cluster.until(lambda: broker.broker.quorum.no_leader_reason is None, "all may answer again")
+        await cluster.until(lambda: broker.broker.quorum.no_leader_reason is None, "all controllers can respond again")
         client.close()
 
     run_cluster(tmp_path, play)
@@ -293,11 +296,12 @@ def test_a_new_broker_reports_that_no_controller_answers(tmp_path: Path) -> None
 def test_a_second_node_with_a_static_voters_id_is_told_so(
     tmp_path: Path, twin_of_the_leader: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told soon, and again when it gives up; meanwhile the cluster serves requests."""
+    """Its log contains the reason soon, and so does the error when it gives up. Meanwhile the cluster serves
+    requests."""
 
     async def play(cluster: Cluster) -> None:
         monkeypatch.setattr(readiness, "WARN_AFTER_MS", 2000)
-        cluster.settings["broker.session.timeout.ms"] = "60000"  # it is up, however busy the machine is
+        cluster.settings["broker.session.timeout.ms"] = "60000"  # so that the brokers are not fenced on a busy machine
         await cluster.start(1, 2, 3)
         leader = await cluster.leader()
         twin_id = leader if twin_of_the_leader else next(each for each in (1, 2, 3) if each != leader)

@@ -1,4 +1,4 @@
-"""Requests behind a parked one run in the middle of another connection's flush: none of them is lost."""
+"""If requests behind a waiting Fetch are run during the flush of another connection, none of them is lost."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ COUNT = 12
 
 @pytest.mark.parametrize("cut", [0, 30, 600, 1200])
 def test_a_request_behind_a_woken_fetch_is_stored_unchanged(cut: int, with_broker: WithBroker) -> None:
-    """`cut` bytes of one more request have arrived, and move to the front of the buffer when the earlier ones are
-    done."""
+    """`cut` bytes of a further request have arrived. They move to the front of the buffer when the earlier requests are
+    complete."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "news")

@@ -1,4 +1,4 @@
-"""A node in virtual time: waits of seconds take no real time, and their length is exact."""
+"""A node in virtual time, in which waits take no real time and have an exact length."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kpybroker.sim.world.network import Fabric, SimNetwork, Weather
 
 ADDRESS, PORT = "10.0.0.1", 9092
 Dial = Callable[[str], Awaitable[Peer]]
-"""Connects a peer with a client id."""
+"""Connects a client with this client id."""
 
 
 def run_virtually(
     scenario: Callable[[Node, Dial], Awaitable[None]], properties: Mapping[str, str] | None = None
 ) -> None:
-    """Start a node, run the scenario, stop the node; in a network without delays."""
+    """Start a node in a network without delays, run the scenario, and stop the node."""
     loop = VirtualLoop()  # type: ignore[abstract]  # sockets, signals and processes have no place in it
     history = History(loop.time)
     fabric = Fabric(loop, Random(1), history, Weather(stall_odds=0.0, split_odds=0.0))

@@ -1,4 +1,5 @@
-"""Several real controllers whose voters change: the first one starts alone, the others join as observers (KIP-853)."""
+"""A quorum of real controllers that can change its voters: node 1 forms it, and the others join as observers
+(KIP-853)."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ CLUSTER_ID = "a3B5YnJva2VyLXZvdGVycw"
 
 
 class Quorum(Cluster):
-    """Node 1 forms the cluster; nodes that start later follow it, and vote once they have been added."""
+    """Node 1 forms the cluster. Nodes that start later are observers until they are added as voters."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, voters=4, settings={"controller.quorum.request.timeout.ms": "1000"})
         self.own: dict[int, dict[str, str]] = {}
-        """Settings of single nodes, which override all others."""
+        """Settings of individual nodes, which override all others."""
 
     def config(self, node_id: int) -> BrokerConfig:
         listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{self.ports[node_id]}"
@@ -42,11 +43,11 @@ class Quorum(Cluster):
         )
 
     def move(self, node_id: int) -> None:
-        """The node's controller listens elsewhere from its next start on."""
+        """Change the port of a node's controller, with effect from its next start."""
         self.ports[node_id] = free_ports(1)[0]
 
     async def ask(self, name: str, request: Any, version: int | None = None) -> Any:
-        """Send a request as a client does, to the first listener of a node."""
+        """Send a request as a client, to the first listener of a node."""
         node = next(iter(self.nodes.values()))
         host, _, port = node.bootstrap.rpartition(":")
         peer = await Peer.dial(node.broker.world.network, host, int(port))
@@ -57,7 +58,7 @@ class Quorum(Cluster):
             peer.close()
 
     async def add(self, node_id: int, version: int | None = None, **facts: Any) -> Any:
-        """The response to an AddRaftVoter for a running node."""
+        """Send AddRaftVoter for a running node, and return the response."""
         me = self.nodes[node_id].broker.quorum.driver.identity
         assert me.listener is not None
         name, host, port = me.listener
@@ -67,13 +68,13 @@ class Quorum(Cluster):
         return await self.ask("AddRaftVoter", request, version)
 
     async def remove(self, node_id: int, directory_id: bytes | None = None) -> Any:
-        """The response to a RemoveRaftVoter."""
+        """Send RemoveRaftVoter, and return the response."""
         directory = directory_id or self.nodes[node_id].broker.quorum.driver.identity.directory_id
         request = remove_raft_voter.Request(cluster_id=CLUSTER_ID, voter_id=node_id, voter_directory_id=directory)
         return await self.ask("RemoveRaftVoter", request)
 
     async def until_caught_up(self, node_id: int) -> None:
-        """Wait until the leader has seen a fetch of the node from the end of its log."""
+        """Wait until the node has caught up with the leader."""
         me = self.nodes[node_id].broker.quorum.driver.identity
         leader = self.nodes[await self.leader()].broker.quorum
 
@@ -88,7 +89,7 @@ class Quorum(Cluster):
         await self.until(has_caught_up, "it has caught up")
 
     async def of_three(self) -> None:
-        """Nodes 1 to 3 vote."""
+        """Start nodes 1 to 3, and make them voters."""
         await self.start(1)
         await self.start(2, 3)
         for node_id in (2, 3):
@@ -97,7 +98,8 @@ class Quorum(Cluster):
             assert told.error_code == 0, told.error_message
 
     async def voting(self, *node_ids: int) -> None:
-        """Wait until every running node knows these voters, and its own role."""
+        """Wait until every running node knows that these nodes are the voters, and has the role of a leader or
+        follower."""
 
         def agreed() -> bool:
             quorums = {node_id: node.broker.quorum for node_id, node in self.nodes.items()}
@@ -109,11 +111,11 @@ class Quorum(Cluster):
                 for node_id, quorum in quorums.items()
             )
 
-        await self.until(agreed, f"{node_ids} vote, and everybody knows it")
+        await self.until(agreed, f"all nodes know that the voters are {node_ids}")
 
 
 def run_quorum(root: Path, play: Callable[[Quorum], Awaitable[None]]) -> None:
-    """Run a scene on nodes that are not started yet."""
+    """Run `play` on nodes that have not been started yet."""
 
     async def whole() -> None:
         quorum = Quorum(root)

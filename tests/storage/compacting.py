@@ -1,5 +1,4 @@
-"""Compacted logs with keys, tombstones and transactions; a simple model gives the final state that a reader must
-see."""
+"""Compacted logs with keys, tombstones and transactions, and a model of the records that a reader must find."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ Table = dict[bytes, bytes]
 
 
 class VirtualWorld:
-    """A process on a simulated disk; with a fuse it dies in the middle of its changes."""
+    """A process on a simulated disk. If the disk has a fuse, the process dies after that number of changes."""
 
     network = None
 
@@ -55,7 +54,7 @@ class VirtualWorld:
         return int(self.loop.time() * 1000)
 
     def end(self) -> None:
-        """SIGKILL, wherever the process is."""
+        """Kill the process at any point, like SIGKILL."""
         self.owner.alive = False
         self.loop.bury(self.loop.simulation)
 
@@ -70,13 +69,13 @@ def opened(path: Path, settings: LogSettings = COMPACT, world: World = WORLD) ->
 
 
 def clean(log: Log, now_ms: int, limits: Limits = LIMITS) -> int:
-    """One pass, if there is anything to clean; returns the offset up to which the log is clean."""
+    """Clean the log once if there are dirty records. Return the offset up to which the log is clean."""
     dirty = look(log, now_ms)
     return log.cleaned_end if dirty is None else asyncio.run(Cleaning(dirty, limits, now_ms).run())
 
 
 def append(log: Log, *batches: bytearray | bytes) -> None:
-    """Append as a leader's batch, write, commit."""
+    """Append batches as a leader, write them and commit them."""
     for batch in batches:
         log.append(split(bytearray(batch)), 0, 0, client=False, verified=NOT_NEEDED)
     commit(log)
@@ -97,7 +96,7 @@ def marker(producer_id: int, *, commits: bool, timestamp: int = 1000) -> bytearr
 
 
 def batches_of(log: Log) -> list[Batch]:
-    """All written batches, read as a consumer reads; from the disk if the page cache does not have them."""
+    """All written batches, read as a consumer reads them, from the disk if they are not in the page cache."""
     found: list[Batch] = []
     offset = log.start
     while offset < log.written_end:
@@ -112,13 +111,13 @@ def batches_of(log: Log) -> list[Batch]:
 
 
 def records_of(log: Log) -> list[Record]:
-    """Every remaining data record, including those of aborted transactions."""
+    """All remaining data records, including records of aborted transactions."""
     return [record for batch in batches_of(log) if not batch.is_control for record in read_records(batch)]
 
 
 def committed(log: Log) -> list[Record]:
-    """The records that a read_committed consumer gets from the start, filtered by the aborted transactions as clients
-    do."""
+    """The records that a read_committed consumer reads from the start. As in clients, records of aborted transactions
+    are filtered out."""
     batches = batches_of(log)
     content = b"".join(bytes(batch.view) for batch in batches)
     aborted = sorted(log.aborted_within(log.start, content), key=lambda one: one.first_offset)
@@ -149,7 +148,7 @@ def table(records: Iterable[Record]) -> Table:
 
 @dataclass
 class KeyedHistory:
-    """A compacted log with a random history; `full` has everything ever written, without any removal."""
+    """A compacted log with a random history. `full` is a log of all records that were written, without compaction."""
 
     log: Log
     full: Log
@@ -159,7 +158,7 @@ class KeyedHistory:
     sequences: dict[int, int] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     opened_at: set[int] = field(default_factory=set)
-    """The snapshot of a shutdown stays until the next start."""
+    """The offsets of the snapshots that shutdowns wrote. They are kept until the next start."""
 
     @classmethod
     def of(cls, path: Path, seed: int) -> KeyedHistory:
@@ -209,14 +208,14 @@ class KeyedHistory:
         self.log.roll()
 
     def delete(self) -> None:
-        """DeleteRecords."""
+        """Delete records, like DeleteRecords, from both logs."""
         start = self.random.randint(self.log.start, self.log.last_stable)
         for log in (self.log, self.full):
             log.advance_start(start)
         self.log.apply_retention(self.now_ms)
 
     def reopen(self) -> None:
-        """Reopen after a shutdown, or after a kill -9 with an older checkpoint."""
+        """Reopen the log after a clean shutdown, or after a kill with an older checkpoint."""
         was, stops = self.log, self.random.random() < 0.5
         cleaned_end = self.random.choice((0, was.cleaned_end))
         if stops:
@@ -251,7 +250,7 @@ class KeyedHistory:
         assert table(before(committed(self.log), upper)) == table(before(committed(self.full), upper))
 
     def check_records(self) -> None:
-        """The remaining records are the appended ones, at their offsets; and batches are in order."""
+        """Check that each remaining record is the appended record at its offset, and that batches are in order."""
         ever = {record.offset: record for record in records_of(self.full)}
         for record in records_of(self.log):
             assert ever[record.offset] == record

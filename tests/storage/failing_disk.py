@@ -1,4 +1,4 @@
-"""A simulated disk on which a chosen operation fails."""
+"""A simulated disk on which one chosen operation, and possibly later ones, fail."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ HOW = ("once", "all", "changes")
 
 
 class FailingDisk(SimDisk):
-    """Operation number `fails_at` below /x/y fails: only that one (`once`), all from then on (`all`), or all later
-    changes (`changes`)."""
+    """A disk on which operation number `fails_at` fails. `how` is "once" if only that operation fails. Otherwise its
+    directory /x/y has failed: all later operations below it fail ("all"), or all later changes ("changes")."""
 
     fails_at, error, how = -1, errno.EIO, "once"
     count = 0

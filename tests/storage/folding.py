@@ -1,4 +1,4 @@
-"""A World whose disk ignores case in names, like that of a Mac."""
+"""A World whose disk ignores the case of names, which is the default on macOS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAKE_A_PATH = (
 
 
 def found(path: str) -> str:
-    """The path, with each existing name spelled as it was when it was created."""
+    """The path in which each existing name has the case with which it was created."""
     folder, name = os.path.split(path)
     if not name or os.path.lexists(path):
         return path

@@ -1,4 +1,4 @@
-"""Which batches a client may append, and how a topic changes them."""
+"""Clients may append only valid batches, which are changed according to the settings of the topic."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refusal_of(log: Log, batches: list[Batch]) -> KafkaError:
 
 
 def changed(at: int, form: str, value: int, *, with_crc: bool = True) -> Batch:
-    """A good batch with one field overwritten."""
+    """A valid batch in which one field is overwritten."""
     content = encode_batch(
         [(b"k", b"v"), (b"k", b"w")], timestamp_ms=NOW, producer_id=5, producer_epoch=0, base_sequence=0
     )
@@ -93,7 +93,7 @@ def test_sizes_have_limits(tmp_path: Path) -> None:
 
 
 def test_old_records_are_refused_if_the_topic_demands_it(tmp_path: Path) -> None:
-    """This holds even next to newer records in the same batch, whose header has only the newest time."""
+    """They are refused even if the batch has newer records as well, so that its header does not show the old ones."""
     for codec in Codec:
         log = make(tmp_path / codec.name, message_timestamp_before_max_ms=1000)
         records = [Record(0, at, b"k", b"v") for at in (NOW - 1001, NOW - 1000, NOW)]
@@ -171,8 +171,8 @@ def test_the_header_has_the_newest_timestamp(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changed", [{}, {"cleanup_policy": frozenset({"compact"})}, {"compression_type": "gzip"}])
 def test_opened_batches_have_limits(tmp_path: Path, changed: dict[str, object]) -> None:
-    """A few bytes of zstd can contain a lot: at the limit a batch is accepted, above it refused before it is
-    decompressed."""
+    """A few bytes of zstd can contain many decompressed bytes. A batch at the limit is accepted, and a larger one is
+    refused before it is decompressed."""
     most = RECOMPRESSED_LIMIT_BYTES if "compression_type" in changed else PLAIN_LIMIT_BYTES
     for size, is_taken in ((most - 20, True), (most, False)):
         log = make(tmp_path / str(size), **changed)
@@ -186,8 +186,8 @@ def test_opened_batches_have_limits(tmp_path: Path, changed: dict[str, object]) 
 
 @pytest.mark.parametrize(("more", "code"), [(0, ErrorCode.INVALID_RECORD), (1, ErrorCode.MESSAGE_TOO_LARGE)])
 def test_a_compressed_batch_has_no_more_records_than_the_limit(tmp_path: Path, more: int, code: ErrorCode) -> None:
-    """One above the limit is refused by its header, with an error that makes clients split it; one at the limit is
-    opened, and found to be invalid."""
+    """A batch above the limit is refused because of its header, with an error that makes clients split it. A batch at
+    the limit is opened and found to be invalid."""
     good = batch_of([Record(0, NOW, b"k", b"v")], codec=Codec.ZSTD)
     batch = with_body(good, Codec.ZSTD, compress(Codec.ZSTD, bytes(8) * RECORDS_LIMIT), NOW)
     assert refusal_of(make(tmp_path), [counted(batch, RECORDS_LIMIT + more)]).code == code
@@ -212,7 +212,7 @@ def test_impossible_record_counts_are_refused(tmp_path: Path, codec: Codec, vali
 
 
 def broken_bodies() -> dict[str, bytes]:
-    """Bytes after the header of two records that are not two records."""
+    """Bytes that are not two records, for a batch whose header states two records."""
     body = bytes(batch_of([Record(0, NOW, b"k", b"v"), Record(0, NOW, b"k", b"w")]).view[HEADER_BYTES:])
     first, second = body[:9], body[9:]
     return {
@@ -248,12 +248,12 @@ def test_records_that_cannot_be_decompressed_are_refused(tmp_path: Path, codec: 
     good = batch_of([Record(0, NOW, b"k", b"v"), Record(0, NOW, b"k", b"w")])
     body = compress(codec, bytes(good.view[HEADER_BYTES:]))[:-1] if cut else bytes(range(50, 100))
     refusal = refusal_of(make(tmp_path), [with_body(good, codec, body, NOW)])
-    assert refusal.code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_RECORD), "no client sends it again"
+    assert refusal.code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_RECORD), "clients do not retry"
 
 
 @pytest.mark.parametrize("codec", Codec)
 def test_a_wrong_newest_timestamp_is_corrected(tmp_path: Path, codec: Codec) -> None:
-    """Searches by time begin with the headers."""
+    """The newest timestamp in the header must be correct, because searches by timestamp read the headers first."""
     batch = batch_of([Record(0, NOW + late, b"k", b"v") for late in (0, 70, 30)], codec=codec)
     pack_into(">q", batch.view, 35, NOW + 5000)
     pack_into(">I", batch.view, 17, crc32c(batch.view[21:]))
@@ -330,7 +330,7 @@ def test_slow_compression_runs_on_a_thread(codec: Codec, level: int | None, most
 
 
 def noted(work: Work[Batch], steps: list[object]) -> Work[Batch]:
-    """Records what the work yields."""
+    """Run the work, and add all steps that it yields to `steps`."""
     told = None
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Kafka's text files, in the same form as Kafka writes them."""
+"""Text files are written in the same format as by Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of a log written by Apache Kafka 4.3.1, our cleaning leaves the same records as Kafka's own (`python -m
+"""Cleaning a log that Apache Kafka 4.3.1 wrote leaves the same records as Kafka's own cleaner (`python -m
 oracle.cleaning`)."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Files = dict[str, str]
 
 
 def said(batch: Batch) -> tuple[object, ...]:
-    """All fields of a batch except for its base timestamp, which Kafka takes from the first remaining record."""
+    """All fields of a batch except its base timestamp, which Kafka sets to that of the first remaining record."""
     header = (batch.base_offset, batch.last_offset, batch.attributes, batch.leader_epoch, batch.max_timestamp)
     producer = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
     return (*header, *producer, delete_horizon_ms(batch), list(read_records(batch)))
@@ -44,7 +44,7 @@ def opened(path: Path, files: Files, cleaned_end: int) -> Log:
 
 
 def cleaned_at(files: Files) -> int:
-    """When Kafka cleaned: the newest delete horizon shows it."""
+    """The time at which Kafka cleaned the log, derived from the newest delete horizon."""
     horizons = [batch[8] for batch in kafkas(files) if batch[8] is not None]
     newest = max(horizons)  # type: ignore[type-var]
     assert isinstance(newest, int)

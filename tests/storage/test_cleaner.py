@@ -1,4 +1,4 @@
-"""The cleaner takes the dirtiest log first, stores its progress, and skips logs that it cannot clean."""
+"""The cleaner cleans the dirtiest log first, stores its progress, and skips logs that it cannot clean."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = replace(COMPACT, min_cleanable_dirty_ratio=0.5)
 
 
 class Chore:
-    """A directory on a simulated disk, and its cleaner."""
+    """A log directory on a simulated disk, and its cleaner."""
 
     def __init__(self, storage: Storage) -> None:
         storage.folder("/")
@@ -138,7 +138,7 @@ def test_after_a_crash_a_recreated_topic_does_not_count_as_clean() -> None:
 
 
 def test_a_truncation_during_the_checkpoint_is_not_clean_on_disk() -> None:
-    """The truncation comes at each moment of the write: the checkpoint has one writer, and its last version is the
+    """The log is truncated at each point of the write. The checkpoint has one writer, so its last version is the
     newest."""
     for number in range(100):
         storage = Storage()
@@ -160,7 +160,7 @@ def test_a_truncation_during_the_checkpoint_is_not_clean_on_disk() -> None:
         assert 0 < one.cleaned_end <= 27
         if was_done:
             return
-    raise AssertionError("the writing never ends")
+    raise AssertionError("the write never ends")
 
 
 def test_a_topic_may_be_deleted_while_it_is_cleaned(caplog: pytest.LogCaptureFixture) -> None:
@@ -179,7 +179,7 @@ def test_a_topic_may_be_deleted_while_it_is_cleaned(caplog: pytest.LogCaptureFix
 
         was_done = chore.world.loop.run_until_complete(delete_meanwhile())
         assert "cannot be cleaned" not in caplog.text
-        assert chore.clean(), "the new one is cleaned at once"
+        assert chore.clean(), "the new log can be cleaned at once"
         assert chore.checkpoint() == {("t", 0): 3}
         assert not any("cleaned" in name for name in chore.world.disk.list("/data/t-0"))
         if was_done:
@@ -196,7 +196,7 @@ def test_a_topic_may_be_deleted_while_it_is_cleaned(caplog: pytest.LogCaptureFix
     ids=["small segments", "a coordinator's log"],
 )
 def test_a_month_of_commits_leaves_bounded_files(settings: LogSettings, limit_bytes: int) -> None:
-    """Forty offsets are committed every six minutes, and the cleaner looks every hour."""
+    """Forty offsets are committed every six minutes, and the cleaner runs every hour."""
     storage = Storage()
     chore = Chore(storage)
     one, largest, written = chore.open("offsets", settings), 0, 0
@@ -221,7 +221,8 @@ def test_a_month_of_commits_leaves_bounded_files(settings: LogSettings, limit_by
 
 @pytest.mark.parametrize("keys", [100, 3000, 9000])
 def test_a_coordinators_log_is_hardly_larger_than_its_state(keys: int) -> None:
-    """At most a third of each log is dirty, or REPLAYED_BYTES: the active segment does not wait to be full."""
+    """At most a third of each log, or REPLAYED_BYTES, is dirty, because the active segment is rolled before it is
+    full."""
     chore = Chore(Storage())
     one = chore.open("offsets", replace(SETTINGS, segment_bytes=100 << 20, replayed=True))
     step_bytes = kept_bytes = 0

@@ -1,4 +1,4 @@
-"""A compacted log has the same meaning as the whole one, in less space."""
+"""A reader of a compacted log finds the same final state as in the whole log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def left(log: Log) -> list[tuple[int, bytes | None]]:
 
 
 def filled(path: Path, *batches: bytearray) -> Log:
-    """Each batch is in a segment of its own, and the active one is empty except for a record that stays."""
+    """A log in which each batch has its own segment. The active segment contains a single record, which is kept."""
     log = opened(path)
     for batch in batches:
         append(log, batch)
@@ -66,7 +66,7 @@ def test_the_newest_record_of_each_key_stays_at_its_offset(tmp_path: Path) -> No
     log = filled(tmp_path, keyed(("a", "1"), ("b", "1")), keyed(("a", "2")), keyed(("a", "3"), ("c", "1")))
     assert clean(log, 5000) == log.segments.active.base_offset == 5
     assert left(log) == [(1, b"1"), (3, b"3"), (4, b"1"), (5, b"x")]
-    assert len(log.segments) == 2, "small neighbours become one"
+    assert len(log.segments) == 2, "small neighbouring segments are merged"
     assert look(log, 5000) is None
 
 
@@ -142,7 +142,8 @@ def test_the_end_of_the_clean_part_is_stored(tmp_path: Path) -> None:
 
 
 def test_a_cleaned_segment_reaches_into_the_last_one_that_it_replaces(tmp_path: Path) -> None:
-    """A start that finds it in the middle of a swap deletes the segments that it covers: no old record may return."""
+    """If a swap is interrupted, the next start deletes the segments within the offsets of the new one. All old segments
+    must be among them, so that no old record remains."""
     large = "v" * 1200
     log = filled(tmp_path, keyed(("a", large)), keyed(("gone", "1")), keyed(("b", large)), keyed(("gone", None)))
     clean(log, 5000)
@@ -322,7 +323,8 @@ def test_records_after_a_truncation_are_dirty_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delay_ms", range(0, 14, 2))
 def test_a_reader_in_the_middle_of_a_segment_continues(delay_ms: int) -> None:
-    """The segment that it waits for is replaced: before its indexes are loaded, before its bytes are read, or after."""
+    """The segment is replaced during the read: before its indexes are loaded, before its bytes are read, or after
+    that."""
     world = VirtualWorld(Storage())
     log = Log.open(world, "/data/t-0", "t", 0, COMPACT, clean=True)
     for number in range(4):
@@ -354,11 +356,11 @@ def test_a_reader_in_the_middle_of_a_segment_continues(delay_ms: int) -> None:
     assert world.loop.run_until_complete(read_while_swapping()) == [0, 2, 4, 6, 8, 10, 12, 14]
 
 
-# batches that a client may have written before the topic was compacted, and that were never opened
+# batches that were written before the topic was compacted, and whose records were never checked
 
 
 def raw(offsets: list[int], *, base_timestamp: int = 1000, delta: int = 0, last: int | None = None) -> bytearray:
-    """A batch whose records have these offset deltas, and this timestamp delta."""
+    """A batch whose records have these offset deltas and this timestamp delta."""
     body = bytearray()
     for offset in offsets:
         record = bytearray(1)
@@ -376,7 +378,7 @@ def raw(offsets: list[int], *, base_timestamp: int = 1000, delta: int = 0, last:
 
 @pytest.mark.parametrize("offsets", [[0, 2], [1, 0], [0, 0], [0, -1], [0, 1 << 40]], ids=str)
 def test_offsets_outside_the_batch_are_damage(offsets: list[int], tmp_path: Path) -> None:
-    """Otherwise a record of one batch would replace keys of other batches."""
+    """Otherwise a record in one batch could replace records with the same key in other batches."""
     log = filled(tmp_path, keyed(("k", "1")), raw(offsets), keyed(("k", "3")))
     with pytest.raises(Damage, match="the batch at offset 1"):
         clean(log, 5000)
@@ -421,7 +423,7 @@ def test_a_truncation_in_a_gap_leaves_nothing_after_it(tmp_path: Path) -> None:
 
 
 def test_a_removed_transaction_is_not_open_after_a_crash(tmp_path: Path) -> None:
-    """A producer snapshot within it still shows it as open, and its marker is gone."""
+    """A producer snapshot shows the transaction as open, and its marker has been removed."""
     log = opened(tmp_path)
     append(log, keyed(("fills the segment", "x" * 1250)))
     append(log, keyed(("a", "1"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=1))
@@ -444,7 +446,7 @@ def test_a_removed_transaction_is_not_open_after_a_crash(tmp_path: Path) -> None
 
 
 def test_tombstones_that_would_outgrow_a_segment_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a delete horizon, their timestamps need more bytes."""
+    """They would need more bytes with a delete horizon, because of larger timestamp deltas."""
     log = filled(tmp_path, keyed(*[(f"{number}", None) for number in range(50)]))
     before = log.segments.first.size_bytes
     monkeypatch.setattr(cleaned_segment, "SIZE_LIMIT_BYTES", before)

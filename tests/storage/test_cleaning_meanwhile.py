@@ -1,4 +1,4 @@
-"""Whatever else happens to a log while it is cleaned, at any moment: no record is lost, and none is invented."""
+"""Other operations on a log during its cleaning, at any point, do not cause lost or wrong records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def opened(world: VirtualWorld, settings: LogSettings = COMPACT, *, recovery_poi
 
 
 def fill(log: Log, segments: int = 12) -> None:
-    """Segments of two records: one with a recurring key and one with a unique key. The active segment is empty."""
+    """Fill the log with segments of two records, with a recurring key and a unique key. The active segment is empty."""
     for turn in range(segments):
         append(log, keyed(("a", str(turn)), (f"only{turn}", "v" * 150)))
         log.roll()
@@ -52,8 +52,8 @@ def newest(log: Log) -> dict[bytes | None, int]:
 def cleaned_while(
     meanwhile: Callable[[Log], None], prepare: Callable[[VirtualWorld, Log], None], settings: LogSettings = COMPACT
 ) -> Iterator[Log]:
-    """Logs that were cleaned while something happened to them: at one moment after the other, until the cleaning is
-    over."""
+    """Yield logs during whose cleaning `meanwhile` was called, each time at a later point, until the cleaning has ended
+    before."""
     for number in range(1000):
         world = VirtualWorld(Storage())
         log = opened(world, settings)
@@ -101,7 +101,7 @@ def test_retention_may_delete_segments_during_cleaning() -> None:
         assert dirty is not None
         partly = LIMITS._replace(map_bytes=2 * 165)
         world.loop.run_until_complete(Cleaning(dirty, partly, 5000).run())
-        assert log.segments.holding(log.cleaned_end).base_offset < log.cleaned_end, "in a segment's middle"
+        assert log.segments.holding(log.cleaned_end).base_offset < log.cleaned_end, "in the middle of a segment"
 
     def retain(log: Log) -> None:
         log.advance_start(5)
@@ -120,7 +120,8 @@ def test_retention_may_delete_segments_during_cleaning() -> None:
 
 @pytest.mark.parametrize("chance", range(4))
 def test_synced_records_are_on_disk_in_whatever_files(chance: int) -> None:
-    """A sync skips a segment that cleaning has replaced; until its directory is synced, the old one may return."""
+    """A sync skips a segment that cleaning has replaced. Until the directory is synced, a power failure may restore
+    it."""
     for number in range(1000):
         storage = Storage()
         world = VirtualWorld(storage)
@@ -177,8 +178,8 @@ def test_an_older_record_stays_while_the_end_of_a_transaction_may_be_lost(chance
 
 
 def test_readers_find_the_next_record() -> None:
-    """Two readers wait for the disk while segments are replaced: one after the last batch of a segment, as Apache
-    Kafka's cleaner leaves them, the other anywhere."""
+    """Readers wait for the disk while segments are replaced. One begins after the last batch of a segment, where Apache
+    Kafka's cleaner may leave a gap, and the others begin at other offsets."""
 
     async def rewritten(log: Log, old: list[Segment], without: set[int]) -> Segment:
         target = Segment(log.files.world.disk, log.files.pool, log.directory, old[0].base_offset)

@@ -1,5 +1,5 @@
-"""A clean shutdown of very many partitions: several are synced at a time, within a time limit, and everything is on
-disk."""
+"""A clean shutdown of very many partitions syncs several partitions concurrently, all records are on disk after it, and
+its duration is limited."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEVER_S = 1e6
 
 
 class SlowDisk:
-    """Forwards to a SimDisk; each sync of a file takes `sync_s` longer, and the syncs are counted."""
+    """Forwards calls to a SimDisk. Each sync of a file takes `sync_s` longer, and syncs are counted."""
 
     def __init__(self, disk: Any, sync_s: float) -> None:
         self._disk = disk
@@ -49,7 +49,7 @@ class SlowDisk:
 
 
 def stopped(storage: Storage, sync_s: float) -> SlowDisk:
-    """A directory of new partitions with a record each, after a shutdown."""
+    """Create partitions with one record each, shut the log directory down, and return its disk."""
     world = VirtualWorld(storage)
     disk = SlowDisk(world.disk, sync_s)
     world.disk = disk  # type: ignore[assignment]
@@ -72,7 +72,7 @@ def stopped(storage: Storage, sync_s: float) -> SlowDisk:
 
 
 def ends(storage: Storage) -> list[int]:
-    """Where each log ends at the next start."""
+    """The end offset of each log at the next start."""
     directory = LogDirectory(VirtualWorld(storage), "/data", parse_config({}))
     return [directory.open_log("t", bytes(16), index, LogSettings()).end for index in range(PARTITIONS)]
 
@@ -99,7 +99,7 @@ def test_a_slow_disk_does_not_delay_a_stop_for_ever(caplog: pytest.LogCaptureFix
     assert disk.took_s == pytest.approx(STOP_MAX_S, abs=1)
     assert f"{PARTITIONS} of {PARTITIONS} partitions are not synced" in caplog.text
     assert CLEAN_SHUTDOWN not in VirtualWorld(storage).disk.list("/data")
-    assert ends(storage) == [1] * PARTITIONS, "written as after any append"
+    assert ends(storage) == [1] * PARTITIONS, "the records were written, as after any append"
 
 
 def test_a_long_stop_logs_its_progress(caplog: pytest.LogCaptureFixture) -> None:

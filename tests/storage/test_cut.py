@@ -1,5 +1,4 @@
-"""A truncated log that continues with another history: after a power loss, it has only that history, up to some
-offset."""
+"""If a log was truncated and continued with other records, it contains no truncated records after a power failure."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ SEEDS = 60
 
 
 def batch(offset: int, history: tuple[int, str]) -> Batch:
-    """All batches have the same size, so that those of both histories are at the same positions in their file."""
+    """A batch of one of the two histories. All batches have the same size, so that the positions in the file are
+    equal."""
     epoch, word = history
     value = f"{word} {offset:3}".encode() + b"-" * 60
     (made,) = split(bytearray(encode_batch([Record(0, 1000, b"k", value)])))
@@ -39,8 +39,8 @@ def opened(storage: Storage, segment_bytes: int) -> tuple[VirtualWorld, LogDirec
 
 
 def with_two_histories(segment_bytes: int, *, synced: bool) -> tuple[Storage, VirtualWorld]:
-    """A log that was synced and checkpointed, truncated, and then written (and synced) so far that a power loss may hit
-    any part of it."""
+    """A log that was synced, checkpointed and truncated, and to which other batches were written. If `synced`, they
+    were synced as well."""
     storage = Storage()
     VirtualWorld(storage).disk.mkdir("/data")
     VirtualWorld(storage).disk.sync_directory_blocking("")
@@ -60,7 +60,7 @@ def with_two_histories(segment_bytes: int, *, synced: bool) -> tuple[Storage, Vi
     if synced:
         run(log.sync())
     else:
-        log.files.save_epochs(log.start)  # as far as a sync had come
+        log.files.save_epochs(log.start)  # the first part of a sync
     return storage, world
 
 
@@ -103,4 +103,4 @@ def test_a_log_is_not_truncated_while_its_recovery_point_is_being_written() -> N
 
 
 async def _a_turn() -> None:
-    """The checkpoint is on the disk's thread now."""
+    """Wait one turn, after which the checkpoint is running on the disk's thread."""

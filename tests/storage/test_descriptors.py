@@ -1,4 +1,5 @@
-"""If descriptors are short, steps that need one are refused or wait: nothing is damaged, and any file can be closed."""
+"""If no file descriptor is free, steps that need one are refused or wait, no log is damaged, and files can be
+closed."""
 
 from __future__ import annotations
 
@@ -38,12 +39,12 @@ def filled(log: Log, batches: int) -> None:
 
 
 def short(world: VirtualWorld) -> None:
-    """From now on, no file can be opened."""
+    """Prevent any further file from being opened."""
     world.disk.handles_max = world.disk.handles
 
 
 def test_a_file_can_be_closed_without_another_descriptor() -> None:
-    """The file's index has entries that are only in memory."""
+    """The index of the closed file has entries that are only in memory."""
     world, pool = VirtualWorld(Storage()), FilePool(10)
     one, other = log_in(world, "one", pool), log_in(world, "other", pool)
     filled(one, 20)
@@ -73,7 +74,7 @@ def test_an_index_that_cannot_be_saved_affects_only_its_log() -> None:
 
 
 def facts(log: Log) -> tuple[int, int, list[str]]:
-    """Where the log begins and ends, and its files; any index may have been saved in the meantime."""
+    """The start and end of the log, and its files, except indexes, which may have been saved in the meantime."""
     return log.start, log.end, [name for name in log.files.world.disk.list(log.directory) if "index" not in name]
 
 

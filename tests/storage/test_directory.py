@@ -1,4 +1,4 @@
-"""A directory names its owner: it is formatted as by Kafka, opened by its node only, and unchanged after a refusal."""
+"""A log directory is formatted as by Kafka, can only be opened by its own node, and is not changed by a refusal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FEATURES = {
 VOTER = ("CONTROLLER", "127.0.0.1", 19493)
 DIRECTORY_ID = decode_id("_SxAiFjWQ3qCp-YBk6xYKQ")
 GOLDEN = Path(__file__).parent / "formatted-4.3.1.json"
-"""The files that `kafka-storage format --standalone` of Apache Kafka 4.3.1 wrote for that directory, in base64."""
+"""The files that `kafka-storage format --standalone` of Apache Kafka 4.3.1 wrote, in base64."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def world() -> Iterator[RealWorld]:
 
 
 class Opener:
-    """Opens directories of the test, and releases those that it has opened."""
+    """Opens directories of the test, and releases the opened directories."""
 
     def __init__(self, world: RealWorld, root: Path) -> None:
         self._world = world
@@ -72,7 +72,7 @@ def files_of(root: Path) -> dict[str, bytes]:
 
 
 def timeless(data: bytes) -> bytes:
-    """A snapshot without its timestamps, and without the CRCs over them."""
+    """A snapshot without its timestamps, and without the CRCs that depend on them."""
     out, at = bytearray(data), 0
     while at < len(out):
         size = header_at(out, at)[1]
@@ -265,7 +265,7 @@ def test_ids_are_random_unreserved_uuids(world: RealWorld) -> None:
 
 
 def test_a_directory_with_other_content_is_refused(tmp_path: Path) -> None:
-    """Formatting a checkout or a home directory would scatter a broker's files over it."""
+    """For example, a broker must not write its files to a home directory."""
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(ConfigError, match=r"not empty \(README.md\).*choose an empty"):
         open_directories(RealWorld(), [str(tmp_path)], 1, Format({"metadata.version": 30}, None))

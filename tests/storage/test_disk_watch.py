@@ -1,4 +1,4 @@
-"""When a disk counts as hanging, and when it is only busy."""
+"""A disk is reported as hanging if an operation does not end, but not if it is only busy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_LINE = 100
 
 
 class Told:
-    """The hangs and recoveries that a watch over both disks has reported, with their times."""
+    """Records the hangs and recoveries that a DiskWatch of both disks reports, with their times."""
 
     def __init__(self, world: TwoDisks) -> None:
         self.changes: list[tuple[float, list[str]]] = []
@@ -30,8 +30,8 @@ class Told:
 
 
 def test_waiting_in_line_is_not_a_sign_of_a_hanging_disk() -> None:
-    """As long as operations end, the total time does not matter; the first one that does not end is noticed, even if
-    later ones end."""
+    """While operations end, the total time does not matter. An operation that does not end is detected even if later
+    ones end."""
     device = Device("/d")
     assert device.silent_ms(0) == 0
     works = [device.begin(0) for _ in range(IN_LINE)]
@@ -64,11 +64,12 @@ def test_a_hang_and_its_end_are_reported_once(caplog: pytest.LogCaptureFixture) 
         told.watch.stop()
 
     world.loop.run_until_complete(play())
-    assert [record.levelname for record in caplog.records if "answer" in record.message] == ["CRITICAL", "WARNING"]
+    assert [record.levelname for record in caplog.records if "respon" in record.message] == ["CRITICAL", "WARNING"]
 
 
 def test_a_suspended_process_does_not_report_its_disk() -> None:
-    """The write has ended in the meantime, but the watch's timer fires first: one check is not enough."""
+    """The write has ended during the suspension, but the timer of the watch may run before the end is processed.
+    Therefore one check is not enough."""
     world = TwoDisks()
     told, device = Told(world), world.slow.log.files.device
     for _ in range(2):
@@ -88,7 +89,7 @@ def test_a_suspended_process_does_not_report_its_disk() -> None:
 
 @pytest.mark.parametrize("is_chore", [False, True])
 def test_a_sync_counts_only_if_something_waits_for_it(is_chore: bool) -> None:
-    """A full segment is synced in the background, and may take its time."""
+    """A full segment is synced in the background, which may take long."""
     world = TwoDisks()
     world.appended(b"before")
     world.storage.sync_s = (STALL_S, STALL_S)
@@ -98,7 +99,7 @@ def test_a_sync_counts_only_if_something_waits_for_it(is_chore: bool) -> None:
         syncing = asyncio.ensure_future(log.sync(is_chore=is_chore))
         await asyncio.sleep(STALL_S / 2)
         assert log.files.device.silent_ms(world.steady_ms()) == (0 if is_chore else STALL_S * 500)
-        waits = asyncio.ensure_future(log.sync())  # for the same sync as the chore
+        waits = asyncio.ensure_future(log.sync())  # waits for the same sync as the chore
         await asyncio.sleep(STALL_S / 4)
         assert log.files.device.silent_ms(world.steady_ms()) == STALL_S * (250 if is_chore else 750)
         await asyncio.gather(syncing, waits)
@@ -108,7 +109,7 @@ def test_a_sync_counts_only_if_something_waits_for_it(is_chore: bool) -> None:
 
 
 def test_an_error_counts_as_an_answer() -> None:
-    """An error of a write or a sync ends the silence just as a success does, and so does cancelling the wait."""
+    """A write or sync that fails counts as ended, like a successful one. So does a sync whose wait is cancelled."""
     world = TwoDisks(LogSettings())
     world.appended(b"before")
 
@@ -153,7 +154,7 @@ def test_an_offline_directory_is_not_watched() -> None:
 
 
 def test_a_disk_that_hangs_while_a_directory_is_synced_is_noticed() -> None:
-    """The segment is on disk, but the directory with its name never is: every waiter waits for the disk."""
+    """The segment is synced, but the sync of the directory does not end, so all callers wait for the disk."""
     world = TwoDisks(LogSettings(fsync_always=True))
     told = Told(world)
     log = world.slow.log

@@ -1,4 +1,4 @@
-"""Leader epochs give the same answers as a list with the epoch of every offset."""
+"""LeaderEpochs returns the same results as a list with the epoch of every offset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ some = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChe
 
 
 def filled(path: Path, of: list[tuple[int, int]]) -> tuple[LeaderEpochs, list[int]]:
-    """Epochs built from runs (number of epochs further, number of offsets), and the epoch of every offset."""
+    """Leader epochs, and a list with the epoch of every offset. They are built from pairs: the number by which the
+    epoch increases, and the number of offsets of that epoch."""
     (path / "leader-epoch-checkpoint").unlink(missing_ok=True)
     epochs = LeaderEpochs(WORLD.disk, str(path))
     by_offset: list[int] = []
@@ -51,7 +52,7 @@ def test_epochs_are_those_of_the_offsets(tmp_path: Path, of: list[tuple[int, int
 
 
 def test_without_an_epoch_there_is_no_file(tmp_path: Path) -> None:
-    """No epoch is known, and truncation changes nothing."""
+    """All epochs are unknown, and truncation has no effect."""
     epochs, _ = filled(tmp_path, [])
     epochs.cut_end(0)
     epochs.cut_start(0)

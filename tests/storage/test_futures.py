@@ -1,4 +1,4 @@
-"""A log that moves to another directory: whenever the broker dies, exactly one complete replica opens afterwards."""
+"""If the broker dies at any point of a move between log directories, exactly one complete replica opens afterwards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened(storage: Storage) -> tuple[VirtualWorld, LogDirectories]:
 
 
 def with_a_log() -> tuple[Storage, VirtualWorld, LogDirectories, Log]:
-    """A log in /d/a; a part of it is certainly on disk."""
+    """A log in /d/a, of which the first SYNCED records are on disk."""
     storage = Storage()
     made = VirtualWorld(storage)
     for path in ("/d/a", "/d/b"):
@@ -66,8 +66,8 @@ def append(log: Log, *offsets: int) -> None:
 
 
 def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log, synced: list[int]) -> None:
-    """Copy and switch over, as `replication.node.replica_moves` does, and continue to write. `synced`: gets the number
-    of records on disk."""
+    """Copy and replace the log, as `replication.node.replica_moves` does, and continue writing. The number of synced
+    records is added to `synced`."""
     source, target = log_dirs.online
     future = open_future(world, target, log, SETTINGS)
     copy(log, future)
@@ -85,7 +85,7 @@ def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log, synced: list[i
 
 
 def whole(log: Log) -> int:
-    """The number of records, each of which must be correct."""
+    """The number of records in the log. Check that each of them is correct."""
     found = [(each.base_offset, next(iter(read_records(each))).value) for each in batches_of(log)]
     assert found == [(offset, next(iter(read_records(batch(offset, OLD)))).value) for offset in range(log.end)]
     return log.end
@@ -108,7 +108,7 @@ def test_one_complete_replica_opens_whenever_the_broker_dies(is_power: bool) -> 
         world.owner.alive = False
         if is_power:
             storage.lose_power(Random(fuse))
-        for assigned in (A, B):  # the controller may know or not
+        for assigned in (A, B):  # the metadata may have the old or the new directory
             again, found = opened(storage.copy())
             one = found.open_log("t", b"t" * 16, 0, SETTINGS, assigned)
             assert whole(one) >= (synced[-1] if is_power else max(RECORDS, synced[-1])), fuse
@@ -158,7 +158,7 @@ def test_a_moved_log_is_the_same_object() -> None:
 
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_a_log_that_has_moved_knows_epochs_without_records(is_empty: bool) -> None:
-    """Its leader has written nothing yet, and followers ask where earlier epochs have ended (KIP-101)."""
+    """The leader of the last epoch has not written any records, and followers request the ends of epochs (KIP-101)."""
     _, world, log_dirs, log = with_a_log()
     if is_empty:
         log = log_dirs.open_log("t", b"t" * 16, 1, SETTINGS, A)
@@ -181,7 +181,8 @@ def test_a_log_that_has_moved_knows_epochs_without_records(is_empty: bool) -> No
 
 
 def test_a_log_that_is_emptied_while_it_moves_goes_on_where_it_was() -> None:
-    """Retention takes all records before they are copied; then the process is killed, before anything is written."""
+    """Retention deletes all records before they are copied. Then the process is killed before new records are
+    written."""
     storage, world, log_dirs, log = with_a_log()
     source, target = log_dirs.online
     future = open_future(world, target, log, SETTINGS)

@@ -1,4 +1,4 @@
-"""Renamed files stay until their time has come, are then unlinked, and prevent nothing."""
+"""Renamed files are unlinked when they are due, and files that cannot be unlinked do not delay others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOUR_MS = 3_600_000
 
 
 class SetClock(RealWorld):
-    """A World whose steady clock stands still until it is set."""
+    """A World whose steady clock does not advance until it is set."""
 
     now_ms = 1000
 
@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_unlinked_does_not_stop_the_others(
 def test_a_broker_unlinks_files_when_they_are_due_and_not_at_checkpoints(
     with_broker: WithBroker, tmp_path: Path
 ) -> None:
-    """The checkpoint comes an hour later; the test itself gives up sooner."""
+    """The next checkpoint is an hour later, after the end of the test."""
 
     def left(pattern: str) -> list[Path]:
         return list((tmp_path / "data").glob(pattern))

@@ -1,5 +1,5 @@
-"""A read that waits for the disk while the log grows returns the requested records, and finds the next offset after
-them."""
+"""If the log grows while a read waits for the disk, the read returns the requested records, and the next read continues
+after them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.storage.workshop import History
 
 
 class SlowDisk:
-    """A slow disk: other work runs first."""
+    """A slow disk. `meanwhile` is called during some of its reads."""
 
     def __init__(self, disk: Any, chance: Random) -> None:
         self._disk = disk

@@ -1,4 +1,4 @@
-"""An index finds the same positions as a scan of its entries."""
+"""A search in an index returns the same positions as a scan of its entries."""
 
 from __future__ import annotations
 

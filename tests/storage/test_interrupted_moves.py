@@ -1,4 +1,4 @@
-"""A disk that fails at any operation of a move between log.dirs, or of the next start, loses no record."""
+"""If the disk fails at any operation of a move between log.dirs, or of the next start, no record is lost."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ SETTINGS = LogSettings(segment_bytes=700, index_interval_bytes=150, file_delete_
 RECORDS = 8
 PATHS = ("/d/a", "/d/b")
 WAYS = (PATHS, pytest.param(PATHS[::-1], marks=pytest.mark.slow))
-"""/d/a has the metadata log."""
+"""The directories between which the replica moves. The metadata log is in /d/a."""
 
 
 def log_dirs_of(world: VirtualWorld, topic_id: bytes = ID) -> LogDirectories:
-    """Open the directories as a start does, up to the metadata, which places the partition here. Raises ConfigError."""
+    """Open the directories as at startup, and apply metadata in which the partition is on this broker.
+    Raises ConfigError."""
     directories = [Directory(path, path[-1].encode() * 16, "c", 1, 0) for path in PATHS]
     found = LogDirectories(world, CONFIG, directories, {})
     found.keep_only({KEY: topic_id})
@@ -50,7 +51,7 @@ def begun(source: str) -> tuple[Storage, FailingWorld, LogDirectories, Log]:
 
 
 def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log, path: str) -> None:
-    """Moves as `replication.node.replica_moves` does, once the metadata has the new directory. Raises Damage,
+    """Move the log as `replication.node.replica_moves` does when the metadata has the new directory. Raises Damage,
     KafkaError."""
     source, target = log_dirs.of(log), log_dirs.by_path(path)
     assert source is not None
@@ -67,7 +68,7 @@ def move(world: VirtualWorld, log_dirs: LogDirectories, log: Log, path: str) -> 
 
 
 def collect(world: VirtualWorld, log_dirs: LogDirectories) -> None:
-    """Let `file.delete.delay.ms` pass."""
+    """Unlink the files that are due after `file.delete.delay.ms`."""
     for directory in log_dirs.online:
         unlink(world.disk, directory.garbage.take(world.steady_ms() + SETTINGS.file_delete_delay_ms))
 
@@ -77,7 +78,7 @@ def stop(world: VirtualWorld, log_dirs: LogDirectories) -> None:
 
 
 def kill(world: VirtualWorld, log_dirs: LogDirectories) -> None:
-    """SIGKILL: nothing more is done."""
+    """Do nothing more, as after SIGKILL."""
 
 
 def wait_and_kill(world: VirtualWorld, log_dirs: LogDirectories) -> None:
@@ -89,7 +90,8 @@ End = Callable[[VirtualWorld, LogDirectories], None]
 
 
 def play_start(world: VirtualWorld, assigned: bytes, end: End) -> int | None:
-    """Start, look, stop; returns the number of records, or None if they are refused."""
+    """Start the log directories, read the log, and stop. Return the number of records, or None if the log is
+    refused."""
     found = None
     try:
         log_dirs = log_dirs_of(world)
@@ -105,7 +107,7 @@ def play_start(world: VirtualWorld, assigned: bytes, end: End) -> int | None:
 
 
 def check(storage: Storage, assigned: bytes, acked: int, target: str, why: object) -> None:
-    """The disks work again: all records are there, and the move can be completed."""
+    """Check, on disks that work again, that all records exist and that the move can be completed."""
     world = VirtualWorld(storage)
     log_dirs = log_dirs_of(world)
     log = log_dirs.open_log("t", ID, 0, SETTINGS, assigned)
@@ -131,7 +133,7 @@ def test_a_disk_that_fails_in_a_move(way: tuple[str, str], how: str, end: End) -
         storage, world, log_dirs, log = begun(source)
         world.disk.count, world.disk.fails_at, world.disk.how = 0, fails_at, how
         world.disk.error = errno.ENOSPC if fails_at % 2 else errno.EIO
-        acked, told = RECORDS, [A, B]  # the controller may know or not
+        acked, told = RECORDS, [A, B]  # the metadata may have the old or the new directory
         try:
             move(world, log_dirs, log, target)
             has_moved, told = world.disk.count <= fails_at, [target[-1].encode() * 16]
@@ -156,7 +158,7 @@ def test_a_disk_that_fails_in_a_move(way: tuple[str, str], how: str, end: End) -
 
 
 def interrupted(source: str, target: str) -> Storage:
-    """A move that was interrupted between the two renames."""
+    """The disk after a move that was interrupted between the two renames."""
     storage, world, log_dirs, log = begun(source)
     found = log_dirs.by_path(target)
     assert found is not None

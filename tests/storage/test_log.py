@@ -1,4 +1,4 @@
-"""A log has exactly the batches that were appended to it, whatever happened in between."""
+"""A log contains exactly the batches that were appended to it, after any sequence of operations."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_clean_shutdown_leaves_the_same_files_as_kafka(tmp_path: Path) -> None
 
 
 class Short(RealDisk):
-    """A disk whose process has no file descriptor left, while `short` is set."""
+    """A disk that cannot open files while `short` is set, because no file descriptor is free."""
 
     short = False
 

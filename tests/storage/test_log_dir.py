@@ -1,4 +1,4 @@
-"""A log directory has the same files as with Kafka, after a clean shutdown and after any other."""
+"""A log directory contains the same files as with Kafka, after a clean shutdown and after a crash."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_files_are_created_with_the_first_record(tmp_path: Path) -> None:
     log.append([plain()], 0, 1000)
     log.flush()
     expected = ["00000000000000000000.log", "partition.metadata"]
-    assert names(tmp_path / "a-0") == expected, "index files come when there is something to index"
+    assert names(tmp_path / "a-0") == expected, "index files are created with their first entry"
     assert (tmp_path / "a-0" / "partition.metadata").read_text() == "version: 0\ntopic_id: 9uqDAB5RRrqjt4Hi89KySA"
 
 
@@ -197,7 +197,7 @@ def test_a_recreated_topic_does_not_inherit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["at once", "after a crash", "after two", "during a checkpoint"])
 def test_checkpoints_of_a_deleted_topic_do_not_apply_to_a_new_one(tmp_path: Path, when: str) -> None:
-    """Neither its start offset nor its recovery point or high watermark."""
+    """This applies to the start offset, the recovery point and the high watermark."""
 
     async def scenario() -> None:
         directory = opened(tmp_path)
@@ -229,7 +229,7 @@ def test_checkpoints_of_a_deleted_topic_do_not_apply_to_a_new_one(tmp_path: Path
 
 
 def test_partitions_that_the_metadata_does_not_place_here_are_set_aside(tmp_path: Path) -> None:
-    """A deleted topic, a recreated one, and a replica that was moved away."""
+    """These are partitions of a deleted topic and of a recreated topic, and a replica that was reassigned."""
     first = opened(tmp_path)
     for topic in IDS:
         filled(first, topic)

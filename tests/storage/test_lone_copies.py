@@ -1,4 +1,5 @@
-"""Future replicas and old halves of moves whose current replica does not exist anywhere: nothing is deleted."""
+"""If the current replica of an interrupted move does not exist, neither the future replica nor the old directory is
+deleted."""
 
 from __future__ import annotations
 
@@ -28,17 +29,18 @@ from tests.storage.test_interrupted_moves import (
 
 RECORDS = 8
 LOST = b"l" * 16
-"""A directory that no longer exists."""
+"""The id of a directory that no longer exists."""
 HALF = f"t-0.{7:032x}"
 
 
 def in_b(storage: Storage) -> list[str]:
-    """The suffixes of the partition's directories in /d/b."""
+    """The suffixes of the names of the partition's directories in /d/b."""
     return ["-" + name.rpartition("-")[2] for name in VirtualWorld(storage).disk.list("/d/b") if name[:2] == "t-"]
 
 
 def left(*, copied: int, is_half: bool = False) -> Storage:
-    """A disk with a copy of this many records in /d/b; the original is gone, or in `-delete` (`is_half`)."""
+    """A disk with a copy of `copied` records in /d/b. The original is missing or, if `is_half`, in a `-delete`
+    directory."""
     storage, world, log_dirs, log = begun("/d/a")
     found = log_dirs.by_path("/d/b")
     assert found is not None
@@ -68,7 +70,7 @@ def test_a_lone_copy_is_not_truncated_like_an_empty_log() -> None:
 
 
 def test_a_lone_copy_without_records_is_no_loss() -> None:
-    """A log that never had a record has no files, but its future replica has."""
+    """A log that never had records has no files, while its future replica has files."""
     storage = left(copied=0)
     log = log_dirs_of(VirtualWorld(storage)).open_log("t", ID, 0, SETTINGS, B)
     append(log, 0)
@@ -119,7 +121,7 @@ def test_the_old_half_of_a_move_outlives_the_loss_of_the_new_one() -> None:
 
 
 def test_both_halves_stay_while_there_are_two() -> None:
-    """In the meantime, a log with the same name was created for another topic."""
+    """There is also a current log, which was created for another topic with the same name."""
     storage, world, log_dirs, _ = begun("/d/a")
     stop(world, log_dirs)
     world.disk.mkdir(f"/d/a/{HALF}-delete")
@@ -135,14 +137,14 @@ def test_both_halves_stay_while_there_are_two() -> None:
 
 @pytest.mark.parametrize("target", ["/d/a", "/d/b"])
 def test_a_move_that_cannot_be_completed_takes_its_directory_offline(target: str) -> None:
-    """If the metadata log is there, the node refuses to start instead."""
+    """If that directory contains the metadata log, the node does not start."""
     source = next(path for path in PATHS if path != target)
     storage = interrupted(source, target)
     storage.bad_files = f"{target}/t-0", "", 5
     world = VirtualWorld(storage)
     if target == "/d/a":
         with pytest.raises(
-            ConfigError, match=r"cannot rename /d/a/t-0\..* free space or mend the disk.*nothing was deleted"
+            ConfigError, match=r"cannot rename /d/a/t-0\..* free space or repair the disk.*nothing was deleted"
         ):
             log_dirs_of(world)
     else:
@@ -162,7 +164,7 @@ def test_deleted_partitions_are_unlinked_once_the_metadata_is_known_and_all_dire
     log_dirs = LogDirectories(world, CONFIG, [Directory("/d/a", A, "c", 1, 0)], {"/d/b": "it is away"})
     log_dirs.keep_only({})
     collect(world, log_dirs)
-    assert name in world.disk.list("/d/a"), "in /d/b may be what it is half of"
+    assert name in world.disk.list("/d/a"), "its future replica may be in /d/b"
     world = VirtualWorld(storage)
     log_dirs = LogDirectories(world, CONFIG, [Directory(path, path[-1].encode() * 16, "c", 1, 0) for path in PATHS], {})
     collect(world, log_dirs)
@@ -173,7 +175,7 @@ def test_deleted_partitions_are_unlinked_once_the_metadata_is_known_and_all_dire
 
 
 def test_a_copy_beside_the_current_replica_is_not_served() -> None:
-    """A move was cancelled, renaming the copy failed, and another move was completed."""
+    """This happens if a move is cancelled but the copy cannot be renamed, and then another move is completed."""
     storage, world, log_dirs, log = begun("/d/a")
     append(log, RECORDS)
     stop(world, log_dirs)

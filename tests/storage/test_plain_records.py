@@ -1,4 +1,4 @@
-"""However small a batch is on disk, its decompressed records do not block the loop during cleaning."""
+"""Cleaning does not block the event loop, whatever the decompressed size of a batch is."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from kpybroker.wire.records.record_removal import delete_horizon_ms
 from tests.storage.compacting import COMPACT, LIMITS, append, batches_of, clean, opened, records_of, table
 
 UNPACKS = {"read", "decompress", "decompress_into", "decompress_raw"}
-"""Functions that decompress, PIECE_BYTES at a time."""
+"""The names of functions that decompress PIECE_BYTES at a time."""
 LONG_WORK = UNPACKS | {"digest", "compress", "compress_raw"}
 LARGE = replace(COMPACT, segment_bytes=1 << 20, max_message_bytes=1 << 30)
 
 
 def filled(path: Path, *batches: bytearray, settings: LogSettings = LARGE) -> Log:
-    """Each batch is appended, and is not the last one in the log."""
+    """A log with these batches, followed by a segment with another batch."""
     log = opened(path, settings)
     append(log, *batches)
     log.roll()
@@ -39,7 +39,7 @@ def filled(path: Path, *batches: bytearray, settings: LogSettings = LARGE) -> Lo
 
 
 def calls_on_the_loop(log: Log) -> list[Counter[str]]:
-    """Clean the log; returns the calls of LONG_WORK on the loop's thread, for each turn of other work."""
+    """Clean the log. Return the calls of LONG_WORK functions on the event loop's thread, for each turn of the loop."""
     turns = [Counter[str]()]
 
     def note(_frame: FrameType, event: str, argument: Any) -> None:
@@ -77,7 +77,7 @@ def test_the_loop_decompresses_one_piece_of_a_large_batch(codec: Codec, size: in
 def test_a_bounded_number_of_bytes_is_decompressed_between_two_turns(tmp_path: Path) -> None:
     batches = [encode_batch([(b"k%d" % number, bytes(60_000))], codec=Codec.ZSTD) for number in range(100)]
     turns = calls_on_the_loop(filled(tmp_path, *batches))
-    pieces_a_batch = 2  # the second call finds the end
+    pieces_a_batch = 2  # the second call detects the end
     assert max(turn["read"] for turn in turns) <= pieces_a_batch * (STEP_BYTES // 60_000 + 2)
     assert sum(turn["read"] for turn in turns) == 2 * pieces_a_batch * len(batches)
 

@@ -1,4 +1,4 @@
-"""An idempotent producer's batches are accepted once and in order; a snapshot has the state that this needs."""
+"""The batches of an idempotent producer are accepted once and in order, also after a snapshot is loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FROM_KAFKA = bytes.fromhex(
     "01a1fc82c1b3ffffffffffffffffffffffff0000000000000003000000000000000000000000000100000000"
     "000001a1fc83140fffffffffffffffffffffffff"
 )
-"""A snapshot as Apache Kafka 4.3.1 wrote it: producers 0 and 3, one record each at offsets 0 and 1."""
+"""A snapshot that Apache Kafka 4.3.1 wrote: producers 0 and 3 with one record each, at offsets 0 and 1."""
 
 
 def batch(
@@ -97,7 +97,7 @@ LIMIT = 20
 
 
 def filled(limit: int = LIMIT) -> ProducerStates:
-    """One batch of each of `LIMIT` producers, in order."""
+    """The states of `LIMIT` producers after one batch of each, in order."""
     states = ProducerStates(limit)
     for number in range(LIMIT):
         states.update(batch(0, offset=number, producer=number))
@@ -192,7 +192,7 @@ def test_batches_in_flight_at_a_stop_are_recognised(tmp_path: Path, rolled_at: i
 
 
 def test_a_marker_that_cleaning_has_emptied_still_tells_its_epoch() -> None:
-    """So a replay of a compacted log fences those of earlier epochs, as the log did before it was cleaned."""
+    """After a replay of the compacted log, earlier epochs of the producer are still fenced."""
     marker = split(encode_marker(Marker(7, 3, 0, False), 2000))[0]
     marker.patch(9, 0)
     live, replayed = ProducerStates(), ProducerStates()

@@ -1,4 +1,4 @@
-"""Opening a directory: after a clean shutdown the files are trusted, otherwise everything is checked."""
+"""When a log is opened, its files are trusted after a clean shutdown, and checked otherwise."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_recovered_batches_are_not_synced_yet(tmp_path: Path) -> None:
 
 
 def spoil(log: Log, number: int, at: int = -1) -> Path:
-    """Flip a bit in a segment: in its last batch, or at a position."""
+    """Flip a bit in a segment, at a position or in its last batch."""
     path = Path(log.segments[number].path + ".log")
     content = bytearray(path.read_bytes())
     content[at] ^= 1
@@ -159,7 +159,7 @@ def test_a_rebuilt_index_does_not_truncate_batches_after_damage(tmp_path: Path) 
 
 
 def test_a_gap_in_synced_batches_is_accepted(tmp_path: Path) -> None:
-    """`kpybroker storage repair` leaves one where it removes damaged batches."""
+    """`kpybroker storage repair` leaves a gap if it removes damaged batches."""
     log = filled(tmp_path)
     log.drop_files()
     first = log.segments.first
@@ -206,7 +206,8 @@ def read(log: Log, offset: int, *, is_cold: bool) -> object:
 
 
 def zeroed(log: Log, number: int, batch: int) -> tuple[Path, int, int]:
-    """A part of a segment is zeros, as after a power loss: returns its file, the position, and the offset there."""
+    """Overwrite a part of a segment with zeros, as after a power failure. Return the file, the position and the
+    offset."""
     path = Path(log.segments[number].path + ".log")
     position, base, _, size = list(log.segments[number].walk())[batch]
     content = bytearray(path.read_bytes())
@@ -290,5 +291,7 @@ def test_an_end_below_the_synced_end_is_damage(tmp_path: Path, is_clean: bool) -
     log.close()
     active = log.segments.active
     Path(active.path + ".log").write_bytes(b"")
-    with pytest.raises(Damage, match=f"{active.path}.log: its batches end at offset {active.base_offset}, and those"):
+    with pytest.raises(
+        Damage, match=f"{active.path}.log: its batches end at offset {active.base_offset}, but all below"
+    ):
         Log.open(WORLD, log.directory, "t", 0, SMALL, clean=is_clean, recovery_point=60, synced_end=60)

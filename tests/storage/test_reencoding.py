@@ -1,4 +1,4 @@
-"""Long batches are opened in slices, whatever they contain, and their content is bounded."""
+"""Long batches are opened in slices, whatever they contain, and the size of their contents is limited."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_headers(count: int) -> bytes:
 
 
 def in_one_block(plain: bytes) -> bytes:
-    """Snappy in Xerial framing, in one block, as no client writes it."""
+    """Snappy with Xerial framing in a single block, which no client writes."""
     block = bytes(cramjam.snappy.compress_raw(plain))
     return b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
 
@@ -43,11 +43,12 @@ def test_one_record_with_many_headers_takes_many_slices(codec: Codec) -> None:
     body = in_one_block(plain) if codec == Codec.SNAPPY else compress(codec, plain)
     steps = list(opening(with_body(batch_of([Record(0, NOW, b"k", b"v")]), codec, body, NOW), SETTINGS, NOW))
     assert len(steps) >= len(plain) // PIECE_BYTES
-    assert not any(steps), "nothing comes out in one go"
+    assert not any(steps), "nothing is decompressed at once"
 
 
 def test_a_large_lz4_frame_is_opened_on_the_loop_piece_by_piece() -> None:
-    """Without a buffer for all of it, and without a thread that holds the interpreter's lock meanwhile."""
+    """There is no buffer for the whole frame, and no thread that holds the interpreter lock during the
+    decompression."""
     batch = batch_of([Record(0, NOW, b"k", bytes(16 << 20))], codec=Codec.LZ4)
     steps = list(opening(batch, SETTINGS, NOW))
     assert len(steps) >= (16 << 20) // PIECE_BYTES

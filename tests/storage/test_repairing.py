@@ -1,4 +1,4 @@
-"""Damage is found and named; after a repair there are no findings, and every undamaged batch can be read."""
+"""Damage is found and reported. After a repair there are no findings, and every undamaged batch can be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLEAN = Marks(clean=True, recovery_points={}, starts={}, cleaned={})
 
 
 def lived(path: Path, seed: int, steps: int = 60) -> History:
-    """A log with a history, after a clean shutdown."""
+    """A log with a random history, after a clean shutdown."""
     history = History.of(path, seed)
     for _ in range(steps):
         history.step()
@@ -46,7 +46,7 @@ def repaired(history: History, found: Checked) -> int:
 
 
 def reread(history: History, *, clean: bool, end: int = 0) -> Log:
-    """The log as the next start finds it; everything below `end` had been on the disk."""
+    """The log after the next start. All records below `end` had been on disk."""
     log = history.log
     return Log.open(
         WORLD, log.directory, "t", 0, SMALL, clean=clean, recovery_point=end, log_start=log.start, synced_end=end
@@ -97,7 +97,7 @@ def test_undamaged_batches_can_be_read_after_a_repair(seed: int, tmp_path: Path)
 
 
 def readable(log: Log) -> list[bytes]:
-    """All batches as a consumer reads them; the last ones may be a gap."""
+    """All batches, read as a consumer reads them. There may be a gap at the end of the log."""
     found: list[Batch] = []
     offset = log.start
     for segment in log.segments:
@@ -109,7 +109,7 @@ def readable(log: Log) -> list[bytes]:
 
 
 def content(batch: bytes) -> bytes:
-    """The batch without its leader epoch, which is repaired as far as the neighbours show it."""
+    """The batch without its leader epoch, which can be repaired only if the neighbouring batches show it."""
     return batch[:12] + batch[16:]
 
 

@@ -1,4 +1,4 @@
-"""Retention deletes the oldest segments, whole ones, and never uncommitted records."""
+"""Retention deletes only whole segments, the oldest first, and never deletes uncommitted records."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_empty_log_keeps_its_segment(tmp_path: Path) -> None:
 
 
 def test_offsets_continue_after_a_crash_when_all_segments_were_deleted(tmp_path: Path) -> None:
-    """No record is left to show where the log ends: the name of the empty segment must."""
+    """The next offset is in the name of the empty segment, because no record is left."""
     log = filled(tmp_path, retention_ms=0)
     assert log.apply_retention(100_000) > 0
     log.drop_files()

@@ -1,4 +1,4 @@
-"""Long work on the loop: everything else gets its turns, and the amount of running and of waiting work is bounded."""
+"""Long work on the event loop lets other work run, and the number of running and waiting works is limited."""
 
 from __future__ import annotations
 
@@ -136,7 +136,9 @@ def test_a_short_work_waits_for_a_bounded_number_of_slices_of_long_ones(slices: 
         await asyncio.sleep(0)
         assert await sliced.run(partial(counting, "short", slices, told)) == "short"
         before = told.index("short")
-        assert before <= 2 * 3 * AT_ONCE * SHORT_SLICES, "each long work has its short share, and long ones as much"
+        assert before <= 2 * 3 * AT_ONCE * SHORT_SLICES, (
+            "short shares of all long works, and as many slices of the others"
+        )
         assert len(told) - before <= 2 * AT_ONCE * SHORT_SLICES
         for work in works:
             work.cancel()
@@ -147,7 +149,7 @@ def test_a_short_work_waits_for_a_bounded_number_of_slices_of_long_ones(slices: 
 
 @pytest.mark.parametrize("slices", [SHORT_SLICES, MIDDLING_SLICES - 1])
 def test_a_middling_work_does_not_wait_for_endless_ones(slices: int) -> None:
-    """Batches of some megabytes: work that takes longer gives up its place."""
+    """Works for batches of some megabytes are middling. Longer works give up their middling places."""
 
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
@@ -199,7 +201,8 @@ def test_a_long_work_gives_up_its_place_between_two_batches() -> None:
 
 
 def test_waiting_works_hold_nothing_open() -> None:
-    """Places limit the number of decompressors: work that has begun but finds no place is closed and starts again."""
+    """Work that has begun but has to wait is closed and starts again, so that places limit the number of
+    decompressors."""
 
     async def scenario(sliced: SlicedWork) -> None:
         told: list[str] = []
@@ -248,7 +251,7 @@ def test_no_work_waits_longer_than_its_timeout() -> None:
 
 
 def test_a_work_that_is_cancelled_in_the_turn_of_its_refusal_frees_no_place() -> None:
-    """The cancelled work had no place to free; otherwise each such cancellation would add a place."""
+    """The cancelled work has no place to free. Otherwise each such cancellation would add a place."""
 
     async def scenario() -> None:
         places, loop = Places(2), asyncio.get_running_loop()

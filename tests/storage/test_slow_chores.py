@@ -1,4 +1,4 @@
-"""Other work on a slow device: reports of writes by threads, and chores that write."""
+"""On a slow device, the writes of threads are reported, and background work writes on threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.storage.workshop import plain
 @pytest.mark.parametrize("change", ["roll", "truncate", "flush"])
 @pytest.mark.parametrize("is_synced", [False, True])
 def test_writes_by_threads_are_reported_even_if_something_waited_for_them(change: str, is_synced: bool) -> None:
-    """Nothing is appended afterwards: the report alone moves the high watermark and answers the Produces."""
+    """No records are appended afterwards, so only the report can advance the high watermark and complete the
+    Produces."""
     world = TwoDisks(LogSettings(fsync_always=is_synced))
     world.stall()
 
@@ -62,8 +63,8 @@ def test_a_failed_write_is_reported_even_if_something_waited_for_it() -> None:
 
 
 def test_an_index_grows_on_a_slow_device_up_to_a_limit() -> None:
-    """A roll is several writes by the loop: it is postponed until the index exceeds segment.index.bytes by that
-    much."""
+    """A roll needs several writes on the event loop. It is postponed until the index exceeds segment.index.bytes by
+    GROWN_INDEX_BYTES."""
     settings = LogSettings(index_interval_bytes=0, segment_index_bytes=3 * TimeIndex.entry_bytes)
     entries_max = (settings.segment_index_bytes + GROWN_INDEX_BYTES - 1) // TimeIndex.entry_bytes
     world = TwoDisks(settings)
@@ -71,7 +72,7 @@ def test_an_index_grows_on_a_slow_device_up_to_a_limit() -> None:
     for _ in range(8):
         slow.append(batch(b"before"), 0, NOW_MS)
     slow.flush()
-    assert len(slow.segments) > 1, "it rolls while the device is quick"
+    assert len(slow.segments) > 1, "the log rolls while the device is fast"
     before = len(slow.segments)
     world.stall()
 
@@ -95,7 +96,7 @@ def test_an_index_grows_on_a_slow_device_up_to_a_limit() -> None:
 
 
 def test_a_start_offset_is_written_by_a_thread_if_the_device_is_slow(tmp_path: Path) -> None:
-    """Neither the loop nor another directory waits; the DeleteRecords request does, and the newest start offset is
+    """Only the DeleteRecords request waits, not the event loop or another directory. The newest start offset is
     stored."""
     world = RealWorld(1)
     disk = world.disk = HeldDisk(tmp_path / "slow")

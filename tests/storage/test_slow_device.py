@@ -1,4 +1,4 @@
-"""A slow device delays only what needs it; data that a thread is still writing does not count as written."""
+"""A slow device delays only work that needs it. Data that a thread is still writing does not count as written."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def test_only_partitions_on_the_slow_device_wait() -> None:
 
 
 def test_operations_that_need_the_file_wait_for_the_thread() -> None:
-    """Rolling, truncating and closing find all batches in the file, in order, even if a thread was still writing."""
+    """Before a log is rolled, truncated or closed, all batches are in the file in order, even if a thread was
+    writing."""
     for change in ("roll", "truncate", "close", "flush"):
         world = TwoDisks()
         world.stall()
@@ -86,7 +87,7 @@ def test_operations_that_need_the_file_wait_for_the_thread() -> None:
                 slow.flush()
             assert slow.behind is None
             assert slow.written_end == slow.end == (2 if change == "truncate" else 5)
-            await asyncio.sleep(2 * STALL_S)  # no report arrives late
+            await asyncio.sleep(2 * STALL_S)  # long enough for a late report, which would be wrong
             assert slow.written_end == slow.end
             assert slow.files.device.queued_bytes == 0
 
@@ -199,7 +200,7 @@ def test_a_large_write_may_take_as_long_as_copying_its_bytes_does() -> None:
 
 
 def test_threads_of_a_slow_device_are_not_those_of_another(tmp_path: Path) -> None:
-    """As many writes as there are threads wait; threads of another device continue, and so does the loop."""
+    """If the writes of one device block all its threads, the threads of other devices and the event loop continue."""
     world = RealWorld(1)
     disk = world.disk = HeldDisk(tmp_path / "slow")
     for name in ("slow", "quick"):
@@ -235,7 +236,7 @@ def test_threads_of_a_slow_device_are_not_those_of_another(tmp_path: Path) -> No
 
 
 class TimedDisk(RealDisk):
-    """A real disk with its own clock: each write takes `write_s`."""
+    """A real disk with its own clock, on which each write takes `write_s`."""
 
     write_s = 0.0
 
@@ -266,10 +267,10 @@ def test_slow_and_quick_writes_are_noticed(tmp_path: Path) -> None:
     async def play() -> None:
         assert not await writes_behind()
         disk.write_s = 2 * SLOW_WRITE_S
-        assert not await writes_behind(), "nobody knew"
+        assert not await writes_behind(), "the device was not known to be slow"
         assert await writes_behind()
         disk.write_s = 0.0
-        assert await writes_behind(), "one slow write may be chance"
+        assert await writes_behind(), "one quick write may be chance"
         disk.time_s += QUICK_AFTER_S
         assert await writes_behind()
         assert not await writes_behind()
@@ -280,7 +281,8 @@ def test_slow_and_quick_writes_are_noticed(tmp_path: Path) -> None:
 
 
 def test_the_slowness_of_a_write_depends_on_its_size(tmp_path: Path) -> None:
-    """On the loop and on a thread: copying a large one takes longer than SLOW_WRITE_S even on a quick device."""
+    """Copying the bytes of a large write takes longer than SLOW_WRITE_S even on a fast device. This applies to writes
+    on the event loop and on threads."""
     disk = TimedDisk()
     disk.separate(str(tmp_path))
     device = disk.device(str(tmp_path))
@@ -297,14 +299,14 @@ def test_the_slowness_of_a_write_depends_on_its_size(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_writes_only_changed_start_offsets() -> None:
-    """On the loop, since DeleteRecords writes them too."""
+    """They are written on the event loop, because DeleteRecords also writes them there."""
     world = VirtualWorld(Storage())
     world.disk.mkdir("/data")
     directory = LogDirectory(world, "/data", parse_config({}))  # type: ignore[arg-type]
     log = directory.open_log("t", bytes(16), 0, LogSettings())
 
     def written() -> File:
-        """Identifies a version of a file: a rewritten file is another one."""
+        """The file after a checkpoint. If it was rewritten, it is another object."""
         world.loop.run_until_complete(directory.checkpoint())
         return world.storage.file(f"/data/{LOG_STARTS}")
 
@@ -322,7 +324,7 @@ def test_a_checkpoint_writes_only_changed_start_offsets() -> None:
 
 
 def test_the_loop_writes_little_at_once_and_a_thread_the_rest() -> None:
-    """However quick the device is, copying many bytes into the page cache takes long."""
+    """Even on a fast device, copying many bytes into the page cache takes long."""
     world = TwoDisks()
     log = world.slow.log
     world.slow.configure(replace(log.settings, max_message_bytes=1 << 30))
@@ -351,7 +353,7 @@ def test_the_loop_writes_little_at_once_and_a_thread_the_rest() -> None:
 
 
 def test_the_bytes_that_a_thread_has_to_write_are_limited() -> None:
-    """Even if the device is quick."""
+    """The limit applies even if the device is fast."""
     world = TwoDisks()
     partition = world.slow
     partition.configure(replace(partition.log.settings, max_message_bytes=1 << 30))
@@ -371,7 +373,7 @@ def test_the_bytes_that_a_thread_has_to_write_are_limited() -> None:
 
 
 class NotingDisk:
-    """Forwards to a SimDisk, and records the writes of threads."""
+    """Forwards calls to a SimDisk, and records the writes of threads."""
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -386,7 +388,7 @@ class NotingDisk:
 
 
 def test_one_write_of_a_thread_is_bounded_however_large_the_flush() -> None:
-    """A disk that is given up while it works must not have more writes than it can complete in time."""
+    """A disk must be able to complete a write before it counts as hanging."""
     world = TwoDisks()
     world.appended(b"before")
     world.stall()
@@ -406,7 +408,7 @@ def test_one_write_of_a_thread_is_bounded_however_large_the_flush() -> None:
 
 
 def test_each_completed_write_advances_the_written_end() -> None:
-    """A thread writes a flush in several pieces, each of which ends with a batch."""
+    """A thread writes a large flush in several pieces, each of which ends at the end of a batch."""
     world = TwoDisks()
     world.appended(b"before")
     world.stall()

@@ -1,4 +1,5 @@
-"""After a crash or an error at any step of a cleaning, the log has the same meaning, and no unknown file."""
+"""After a crash or an error at any step of a cleaning, a reader finds the same final state, and no unknown file is
+left."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ LATER_MS = 1_000_000
 
 
 def written(storage: Storage) -> None:
-    """A log with some segments in groups: recurring keys, a tombstone, an aborted transaction; all of it is synced."""
+    """Write and sync a log of several groups of segments, with recurring keys, a tombstone and aborted transactions."""
     world = VirtualWorld(storage)
     log = Log.open(world, WHERE, "t", 0, COMPACT, clean=True)
     more = {"producer_id": 7, "producer_epoch": 0, "transactional": 1}
@@ -61,7 +62,7 @@ def found_on(storage: Storage, *, clean: bool, by: type[VirtualWorld] = VirtualW
 
 
 def whole() -> tuple[Storage, dict[bytes, bytes], list[bytes]]:
-    """A disk with the log; the table that its readers see, and what one cleaning leaves of it."""
+    """A disk with the log, the final state that its readers find, and the records that a cleaning leaves."""
     storage = Storage()
     written(storage)
     _, log = found_on(storage.copy(), clean=True)
@@ -138,7 +139,7 @@ def test_a_failing_disk_at_any_step_leaves_the_same_table(how: str) -> None:
 
 
 def states(path: Path) -> tuple[Path, dict[str, bytes], dict[str, bytes]]:
-    """The files of a log before and after a cleaning."""
+    """The directory of a log, and its files before and after a cleaning."""
     log = opened(path)
     for turn in range(3):
         append(log, keyed(("a", str(turn)), (f"only{turn}", "1")))
@@ -161,7 +162,7 @@ def put(directory: Path, files: dict[str, bytes]) -> None:
 
 
 def first(files: dict[str, bytes], ending: str) -> dict[str, bytes]:
-    """The files of the segment at 0, with their names in the middle of a swap."""
+    """The files of the segment at offset 0, with the suffix that they have during a swap."""
     return {name + ending: content for name, content in files.items() if name.startswith("0" * 20)}
 
 
@@ -169,7 +170,8 @@ def first(files: dict[str, bytes], ending: str) -> dict[str, bytes]:
     "state", ["cleaned", "kafka: log first", "ours: log last", "swap", "old half gone", "named, log last", "log first"]
 )
 def test_every_state_of_a_swap_is_completed(state: str, tmp_path: Path) -> None:
-    """A swap interrupted in kpybroker, which renames a `.log` last, or in Apache Kafka, which renames it first."""
+    """The swap was interrupted in kpybroker, which renames the `.log` last, or in Apache Kafka, which renames it
+    first."""
     directory, old, new = states(tmp_path)
     fresh = first(new, "")
     without_old = {name: content for name, content in old.items() if name not in fresh and "00002." not in name}
@@ -205,12 +207,12 @@ def test_every_state_of_a_swap_is_completed(state: str, tmp_path: Path) -> None:
     assert [segment.base_offset for segment in log.segments] == ([0, 2, 4, 6] if is_old else [0, 6])
     assert all(KNOWN.fullmatch(file.name) for file in directory.iterdir())
     for segment in log.segments:
-        assert segment.base_offset == 6 or segment.largest_timestamp() == 1000, "the time index is whole"
+        assert segment.base_offset == 6 or segment.largest_timestamp() == 1000, "the time index is complete"
 
 
 @pytest.mark.parametrize("is_noted", [True, False])
 def test_gaps_of_compaction_are_distinguished_from_a_lost_tail(is_noted: bool, tmp_path: Path) -> None:
-    """Even if a crash came before the cleaned offset was stored."""
+    """This is the case even if a crash happened before the cleaner offset was stored."""
     log = opened(tmp_path)
     for turn in range(12):
         append(log, keyed(("a", str(turn)), ("b", "b" * 100)))

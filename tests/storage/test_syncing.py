@@ -1,4 +1,4 @@
-"""Group commit: callers share a sync, and no caller gets an end offset that is not yet on disk."""
+"""Group commit: callers share a sync, and no caller continues before its records are on disk."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.storage.workshop import SMALL, plain
 
 
 class SlowDisk(RealDisk):
-    """A disk whose syncs of segments end when the test decides."""
+    """A disk on which the test determines when syncs of segments end."""
 
     def __init__(self) -> None:
         super().__init__()
         self.syncs: list[asyncio.Future[None]] = []
         self.synced: list[int] = []
-        """The handles of files that are on disk."""
+        """The handles of synced files."""
         self.directories: list[str] = []
-        """The directories whose names are on disk."""
+        """The synced directories."""
         self.holds_names = False
         """Whether the sync of a directory never ends."""
         self._segments: set[int] = set()
@@ -76,7 +76,7 @@ def test_callers_share_the_next_sync(tmp_path: Path) -> None:
         assert len(disk.syncs) == 1, "one at a time"
         disk.syncs[0].set_result(None)
         await first
-        assert log.synced_end == 1, "what was written during a sync is not counted by it"
+        assert log.synced_end == 1, "data that is written during a sync is not covered by it"
         while len(disk.syncs) < 2:
             await asyncio.sleep(0)
         assert not any(task.done() for task in later)

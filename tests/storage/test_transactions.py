@@ -1,4 +1,4 @@
-"""A log with transactions: the last stable offset and the aborted transactions survive crashes and truncations."""
+"""The last stable offset and the aborted transactions of a log are correct after crashes and truncations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FROM_KAFKA = bytes.fromhex(
     "0000000000000002000000420000000002110ef71c003000000000000001a2010db5ed000001a2010db5ed00000000000000000000ffffffff"
     "000000012000000008000000000c00000000000000"
 )
-"""The marker of an abort as Apache Kafka 4.3.1 wrote it: offset 2, producer 0, coordinator epoch 0."""
+"""An abort marker that Apache Kafka 4.3.1 wrote: offset 2, producer 0, coordinator epoch 0."""
 
 
 def opened(path: Path, **facts: int) -> Log:
@@ -106,7 +106,7 @@ def test_transactional_records_outside_of_a_transaction_are_refused(tmp_path: Pa
 
     refused(ErrorCode.INVALID_TXN_STATE, batch(1, 0))
     asked = log.producers.verify(1, 0, 0, NOW_MS, bumps=True)
-    assert asked is log.producers.verify(1, 0, 1, NOW_MS, bumps=True), "one question for both"
+    assert asked is log.producers.verify(1, 0, 1, NOW_MS, bumps=True), "both share one verification"
     refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, batch(1, 1), asked)
     end(log, 1, commits=False)
     refused(ErrorCode.INVALID_TXN_STATE, batch(1, 0), asked)
@@ -131,7 +131,8 @@ def test_the_number_of_pending_verifications_is_limited() -> None:
 
 @pytest.mark.parametrize("torn", [(), ("newest",), ("newest", "oldest")])
 def test_producer_state_never_begins_below_the_first_segment(tmp_path: Path, torn: tuple[str, ...]) -> None:
-    """Retention deletes a marker; a power loss restores the snapshot from before it, and tears the newer one."""
+    """Retention deletes a marker, and a power failure restores the snapshot from before it and damages the newer
+    one."""
 
     def append_plain(to: Log, sequence: int) -> int:
         records = [Record(0, NOW_MS, None, b"v")]
@@ -169,7 +170,7 @@ def test_producer_state_never_begins_below_the_first_segment(tmp_path: Path, tor
 
 
 class Story:
-    """The transactions in a log, in a simple model."""
+    """A log with random transactions, and a simple model of them."""
 
     def __init__(self, log: Log, random: Random) -> None:
         self.log, self.random = log, random
@@ -269,7 +270,7 @@ def test_after_a_clean_shutdown_a_power_loss_removes_nothing_from_the_index() ->
 
 
 def test_a_power_loss_removes_nothing_from_a_segment_that_ends_at_the_recovery_point(tmp_path: Path) -> None:
-    """Its records were synced while it was active; its index is synced with the next sync."""
+    """Its records were synced while it was the active segment, but its indexes are synced only with the next sync."""
     log = opened(tmp_path, segment_bytes=400)
     append(log, 1, 0)
     end(log, 1, commits=False)

@@ -1,4 +1,4 @@
-"""A node with two disks, one of which can be slow; time is virtual."""
+"""A node with two disks in virtual time. One of the disks can be slow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STALL_S = 30.0
 
 
 class TwoDisks(VirtualWorld):
-    """/slow and /quick, each with a partition that this node leads."""
+    """The disks /slow and /quick, each with a partition that this node leads."""
 
     def __init__(self, settings: LogSettings | None = None) -> None:
         super().__init__(Storage())
@@ -39,12 +39,12 @@ class TwoDisks(VirtualWorld):
         return partition
 
     def stall(self) -> None:
-        """Make writes below /slow wait, and let the node notice it."""
+        """Make writes below /slow wait, and mark the device as slow."""
         self.storage.stalled_below, self.storage.stalled_until_s = "/slow", self.loop.time() + STALL_S
         self.disk.device("/slow/t-0").took(SLOW_WRITE_S, self.loop.time())
 
     def appended(self, *values: bytes) -> tuple[Waiting, Waiting]:
-        """Append records to both; returns the waiters after the flush."""
+        """Append records to both partitions and flush. Return the waiters for the commit."""
         waiting = Waiting(), Waiting()
         for partition, waiter in zip((self.slow, self.quick), waiting, strict=True):
             partition.when_committed(partition.append(batch(*values), NOW_MS).last_offset + 1, waiter)
@@ -56,7 +56,7 @@ class TwoDisks(VirtualWorld):
 
 
 class HeldDisk(RealDisk):
-    """A real disk; writes below a directory wait for `may_write`."""
+    """A real disk on which writes below a directory wait for `may_write`."""
 
     def __init__(self, below: Path) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Logs with a history: a simple list beside the log remembers what was appended."""
+"""Logs with a random history, and a model that stores the appended batches in a list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plain(records: int = 1, *, timestamp: int = 1000, size: int = 20) -> Batch:
 
 
 def reopened(log: Log, *, clean: bool, recovery_point: int | None = None) -> Log:
-    """The log as the next process finds it; `clean` only after close()."""
+    """Open the log as the next process does. `clean` requires that the log was closed."""
     if not clean:
         log.drop_files()
     return Log.open(
@@ -43,12 +43,12 @@ def reopened(log: Log, *, clean: bool, recovery_point: int | None = None) -> Log
 
 
 def everything(log: Log, max_bytes: int = 700) -> bytes:
-    """All written bytes from the start, read as a consumer reads."""
+    """All written bytes from the start, read as a consumer reads them."""
     parts, offset = [], log.start
     while offset < log.written_end:
         found = log.read(offset, max_bytes, upper=log.written_end, min_one=True)
         if found is None:
-            log.segments.holding(offset).index()  # batches that a cold read would have brought into memory
+            log.segments.holding(offset).index()  # load the indexes, as a cold read would
             found = log.read(offset, max_bytes, upper=log.written_end, min_one=True)
         assert found, f"nothing at {offset} of {log!r}"
         batches = split(bytes(found))
@@ -58,13 +58,14 @@ def everything(log: Log, max_bytes: int = 700) -> bytes:
 
 
 WORLD = RealWorld(1)
-"""One for all tests: each World has threads of its own."""
+"""A World that all tests share, because each World has its own threads."""
 _numbers = count()
 
 
 @dataclass
 class History:
-    """A log and the batches that it must hold: `written` are in its files, `queued` are not yet."""
+    """A log and the batches that it must contain. Batches in `written` are in its files, and those in `queued` are
+    not."""
 
     log: Log
     random: Random
@@ -85,7 +86,7 @@ class History:
         return cls(log, random)
 
     def visible(self) -> list[Batch]:
-        """Written batches that are not below the start offset."""
+        """The written batches that are not below the start offset."""
         return [batch for batch in self.written if batch.next_offset > self.log.start]
 
     def append(self) -> None:
@@ -115,7 +116,7 @@ class History:
         self.settle()
 
     def settle(self) -> None:
-        """Note that the log has written its queue: a roll writes too."""
+        """Move batches that the log has written from `queued` to `written`. A roll writes, too."""
         while self.queued and self.queued[0].base_offset < self.log.written_end:
             self.written.append(self.queued.pop(0))
         self.log.high_watermark = self.log.last_stable = self.log.written_end
@@ -153,13 +154,13 @@ class History:
         self._take(reopened(self.log, clean=True))
 
     def kill(self) -> None:
-        """The process dies: queued batches are lost, written ones are in the page cache."""
+        """Kill the process. Queued batches are lost, and written batches are in the page cache."""
         self.queued.clear()
         self._take(reopened(self.log, clean=False))
         self._number()
 
     def crash(self) -> None:
-        """The machine dies: the file is torn somewhere after the synced part."""
+        """Let the machine fail, so that the file is damaged somewhere after the synced part."""
         self.flush()
         unsynced = [batch for batch in self.written if batch.base_offset >= max(self.log.synced_end, self.log.start)]
         if not unsynced:
@@ -192,7 +193,7 @@ class History:
         self._number()
 
     def _number(self) -> None:
-        """Producers continue where the log ends."""
+        """Set the next sequence of each producer from the written batches."""
         self.sequences = {}
         for batch in self.written:
             if batch.producer_id >= 0:

@@ -113,7 +113,7 @@ class Cleaner:
             self._directory.collect(one)
         before = dirty.clean_bytes + dirty.dirty_bytes
         log.info(
-            "%r: offsets %d to %d cleaned, %d of %d bytes stay", one, dirty.first, end, cleaning.written_bytes, before
+            "%r: offsets %d to %d cleaned, %d of %d bytes remain", one, dirty.first, end, cleaning.written_bytes, before
         )
         await self._directory.save_cleaned()
         return True

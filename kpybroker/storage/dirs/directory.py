@@ -129,16 +129,16 @@ def _open_all(
             raise ConfigError(f"{directory.path} and {twin} are copies of one directory; remove one from log.dirs")
     if found[metadata] is None and any(found.values()):
         raise ConfigError(
-            f"{metadata} is empty, and the metadata log belongs there; name the directory that has "
-            f"{METADATA_DIRECTORY} by metadata.log.dir, or first in log.dirs, or restore it"
+            f"{metadata} is empty, and the metadata log belongs there; set metadata.log.dir to the directory that "
+            f"contains {METADATA_DIRECTORY}, or put it first in log.dirs, or restore it"
         )
     if found[metadata] is None and wanted.unclear is not None:
         raise ConfigError(f"{metadata} is empty: {wanted.unclear}")
     for path in found:
         if path != metadata and world.disk.exists(f"{path}/{METADATA_DIRECTORY}"):
             raise ConfigError(
-                f"{path} has a metadata log, which is expected in {metadata}; set metadata.log.dir={path}, or take "
-                f"{METADATA_DIRECTORY} away from there; nothing was touched"
+                f"{path} has a metadata log, which is expected in {metadata}; set metadata.log.dir={path}, or remove "
+                f"{METADATA_DIRECTORY} from {path}; nothing was changed"
             )
     cluster_id = cluster_id or wanted.new_cluster_id or encode_id(random_id(world.random))
     made = []
@@ -191,13 +191,13 @@ def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:
             return None
         found = read_properties(world, where)
     except OSError as error:
-        raise Failed(f"cannot read {where}: {error}; restore it, nothing was touched") from error
+        raise Failed(f"cannot read {where}: {error}; restore it; nothing was changed") from error
     except Damage as error:
-        raise ConfigError(f"cannot read {where}: {error}; restore it, nothing was touched") from error
+        raise ConfigError(f"cannot read {where}: {error}; restore it; nothing was changed") from error
     version = found.get("version")
     if version != "1":
         raise ConfigError(
-            f"{where} has version {version}, but this kpybroker reads only version 1; nothing was touched"
+            f"{where} has version {version}, but this kpybroker reads only version 1; nothing was changed"
         )
     their_node = found.get("node.id", "")
     if their_node != str(node_id):
@@ -207,11 +207,11 @@ def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:
         )
     cluster_id = found.get("cluster.id", "")
     if not cluster_id:
-        raise ConfigError(f"{where} lacks cluster.id; restore the file, nothing was touched")
+        raise ConfigError(f"{where} lacks cluster.id; restore the file; nothing was changed")
     try:
         directory_id = decode_id(found.get("directory.id", ""))
     except ValueError as error:
-        raise ConfigError(f"{where}: directory.id: {error}; restore the file, nothing was touched") from None
+        raise ConfigError(f"{where}: directory.id: {error}; restore the file; nothing was changed") from None
     return Directory(path, directory_id, cluster_id, node_id, lock)
 
 
@@ -232,7 +232,7 @@ def _check_unused(world: World, path: str) -> None:
         if not set(world.disk.list(inside)) <= leftovers:
             raise ConfigError(
                 f"{path} has partitions ({name}) but no {META_PROPERTIES}; restore that file, or choose an empty "
-                "directory (log.dirs); nothing was touched"
+                "directory (log.dirs); nothing was changed"
             )
 
 

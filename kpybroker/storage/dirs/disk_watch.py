@@ -73,9 +73,9 @@ class DiskWatch:
                 if path in suspects and path not in self.hung:
                     self.hung[path] = now_ms - silent_ms
                     has_changed = True
-                    log.critical("%s: its disk has not answered for %d ms; %s", path, silent_ms, self._outcome)
+                    log.critical("%s: its disk has not responded for %d ms; %s", path, silent_ms, self._outcome)
             elif path in self.hung:
                 has_changed = True
-                log.warning("%s: its disk answers again, after %d ms", path, now_ms - self.hung.pop(path))
+                log.warning("%s: its disk responds again, after %d ms", path, now_ms - self.hung.pop(path))
         if has_changed:
             self._on_change()

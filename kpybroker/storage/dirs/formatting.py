@@ -41,12 +41,12 @@ NEW_VOTER = "new-voter"
 """A file that only kpybroker writes. While it exists, this voter has not caught up with the quorum since the directory
 was created. See `raft.log.new_voter`."""
 NEW_VOTER_TEXT = b"""\
-This node is one of the voters of a metadata quorum, and has not caught up with it since this directory was made. If it
-had another directory before, it has forgotten what it voted for and what it had stored: so it votes only where a new
-cluster is formed. The broker removes this file when it has caught up with a leader.
+This node is one of the voters of a metadata quorum, and has not caught up with it since this directory was created. If
+it had another directory before, its vote and its records have been lost. Therefore it votes only to form a new cluster.
+The broker removes this file when it has caught up with a leader.
 
-If no leader can be elected without its vote, because the other voters are lost for good, remove this file while the
-broker is stopped: what only the lost ones had is lost then.
+If no leader can be elected without the vote of this node, because other voters are lost permanently, remove this file
+while the broker is stopped. Records that only the lost voters had are lost in that case.
 """
 RESERVED_IDS = 100
 """UUIDs below this number are reserved."""
@@ -154,7 +154,7 @@ def hide_secrets(world: World, metadata_directory: str) -> None:
             continue
         except OSError as error:
             log.warning(
-                "%s holds secrets, and every user of this machine may read it: %s; run: chmod o-rwx %s",
+                "%s contains secrets, and every user of this machine may read it: %s; run: chmod o-rwx %s",
                 path,
                 error.strerror or error,
                 path,

@@ -135,7 +135,7 @@ def set_copy_aside(world: World, directory: LogDirectory, key: TopicPartition, t
     try:
         is_kept = _has_records(world.disk, path, topic_id)
         if is_kept:
-            log.error("%s is an unfinished copy of a replica that is lost, and becomes a -stray", path)
+            log.error("%s is an incomplete copy of a lost replica, and is renamed to -stray", path)
         discard_future(world, directory, key, 0, is_kept=is_kept)
     except OSError as error:
         raise Damage(f"{path}: {error}") from error
@@ -143,7 +143,7 @@ def set_copy_aside(world: World, directory: LogDirectory, key: TopicPartition, t
 
 def set_half_aside(disk: Disk, path: str) -> None:
     """Keep the old files of a replica that was lost after it had moved, as `-stray`. Raises Damage."""
-    log.error("%s is a replica that had moved, and it is not where it moved to; it becomes a -stray", path)
+    log.error("%s is a replica that has moved, but its new directory is missing; it is renamed to -stray", path)
     try:
         disk.rename(path, path.removesuffix(DELETED) + STRAY)
     except OSError as error:

@@ -268,9 +268,7 @@ class LogDirectory:
             wanted, told = hosted.get(key), self._topic_id_of(name)
             if wanted is not None and (told == wanted or (told is None and key not in named)):
                 continue
-            log.warning(
-                "%s/%s is not a replica that the metadata places here; it becomes a -stray directory", self.path, name
-            )
+            log.warning("%s/%s has no replica on this broker in the metadata; it is renamed to -stray", self.path, name)
             self._discard(name, STRAY)
             strays.add(key)
         return strays

@@ -132,8 +132,8 @@ class LogDirectories:
             ids = {path: topic_id_in(self._world.disk, f"{path}/{topic}-{index}") for path in twice}
             if len(set(ids.values())) < len(twice):
                 raise ConfigError(
-                    f"{topic}-{index} is in both {twice[0]} and {twice[1]}; take the one away that is not whole (as a "
-                    "rule that in a directory that has failed lately); nothing was touched"
+                    f"{topic}-{index} is in both {twice[0]} and {twice[1]}; remove the incomplete copy (usually that "
+                    "in a directory that has failed recently); nothing was changed"
                 )
             self._doubles[topic, index] = ids
         return found
@@ -150,8 +150,8 @@ class LogDirectories:
         failed = finish_replacements(self._world.disk, names)
         if self._metadata_path in failed:
             raise ConfigError(
-                f"{failed[self._metadata_path]}: the broker cannot start without this directory, as its metadata log "
-                "is there; free space or mend the disk, and start it again; nothing was deleted"
+                f"{failed[self._metadata_path]}: the broker cannot start without this directory, because it contains "
+                "the metadata log; free space or repair the disk, and start it again; nothing was deleted"
             )
         self.offline.update(failed)
 
@@ -213,8 +213,8 @@ class LogDirectories:
         for other, index in self._place:
             if index == partition and other != topic and other.lower() == topic.lower():
                 raise Damage(
-                    f"{topic}-{partition} would be in the directory of {other}-{index}, as the file system of log.dirs "
-                    "does not tell upper from lower case; put log.dirs on one that does, or delete one of the topics"
+                    f"{topic}-{partition} would be in the directory of {other}-{index}, because the file system of "
+                    "log.dirs ignores case; use a case-sensitive file system, or delete one of the topics"
                 )
 
     def is_lost(self, topic: str, partition: int, assigned: bytes) -> bool:
@@ -287,7 +287,7 @@ class LogDirectories:
             try:
                 self._keep_only(directory, hosted, named)
             except OSError as error:
-                why = f"cannot set aside what is not to be in {directory.path}: {error.strerror or error}"
+                why = f"cannot set aside stray partitions in {directory.path}: {error.strerror or error}"
                 if len(self.paths) == 1:
                     self._on_end(f"{why}: the broker stops")
                 else:

@@ -1,4 +1,4 @@
-"""The headers of a file's batches, one after the other."""
+"""Reads the headers of the batches in a file, one after the other."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from struct import Struct
 from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, Batch
 
 WALKED = Struct(">qi11xi")
-"""Fields of a batch's header: base offset, length, last offset delta."""
+"""The fields of a batch header that are read here: base offset, length and last offset delta."""
 
 
 class BatchHeaders:
-    """Iterator over batch headers, read in chunks. Ends at the first bytes that cannot be a batch.
+    """An iterator over batch headers, which are read in chunks. It ends at the first bytes that cannot be a batch.
 
-    Yields (position, base offset, next offset, size in bytes).
+    Each element is (position, base offset, next offset, size in bytes).
     """
 
     __slots__ = ("_at", "_chunk", "_chunk_at", "_chunk_bytes", "_end", "_header", "_read")
@@ -22,8 +22,8 @@ class BatchHeaders:
     def __init__(
         self, read: Callable[[int, int], bytes], end: Callable[[], int], position: int, chunk_bytes: int
     ) -> None:
-        """`read(size, position)` returns bytes of the file, which ends at `end()`: it may be truncated or grow in the
-        meantime."""
+        """`read(size, position)` returns bytes of the file. `end()` returns the end of the file, which may change
+        during the iteration."""
         self._read = read
         self._end = end
         self._at = position
@@ -55,5 +55,5 @@ class BatchHeaders:
         return at, base_offset, base_offset + last_delta + 1, size
 
     def header(self) -> Batch:
-        """The last yielded batch, without its records."""
+        """The batch of the last element, without its records."""
         return Batch(memoryview(self._chunk)[self._header : self._header + HEADER_BYTES])

@@ -28,7 +28,7 @@ _TOPIC_ID_FILE_BYTES = 43
 
 
 def read_file(disk: Disk, path: str) -> bytes:
-    """All of a small file; may wait for the disk. Raises FileNotFoundError, Damage above 64 MiB."""
+    """The contents of a small file. May wait for the disk. Raises FileNotFoundError, and Damage above 64 MiB."""
     handle = disk.open(path)
     try:
         size = disk.size(handle)
@@ -40,8 +40,8 @@ def read_file(disk: Disk, path: str) -> bytes:
 
 
 def replace_file(disk: Disk, path: str, content: Buffer, *, sync: bool = False) -> None:
-    """Write a temporary file and rename it over the old one; `sync` waits for the disk (startup, stop, or the disk
-    thread)."""
+    """Write a temporary file and rename it over the old one. `sync` waits for the disk, so it is only used at startup,
+    at shutdown and on the disk's thread."""
     beside = path + ".tmp"
     handle = disk.open(beside, create=True)
     try:
@@ -55,7 +55,7 @@ def replace_file(disk: Disk, path: str, content: Buffer, *, sync: bool = False) 
 
 
 def sync_file(disk: Disk, path: str) -> None:
-    """Sync a file; waits for the disk. Raises OSError."""
+    """Sync a file, which waits for the disk. Raises OSError."""
     handle = disk.open(path)
     try:
         disk.sync_blocking(handle)
@@ -64,7 +64,7 @@ def sync_file(disk: Disk, path: str) -> None:
 
 
 def read_rows(disk: Disk, path: str, columns: int) -> list[list[str]]:
-    """The rows, split at blanks; none for an empty file. Raises FileNotFoundError, Damage."""
+    """The rows of a file, split at spaces. An empty file has no rows. Raises FileNotFoundError, Damage."""
     content = read_file(disk, path)
     try:
         lines = content.decode().split("\n")
@@ -86,7 +86,7 @@ def write_rows(disk: Disk, path: str, rows: Sequence[str], *, sync: bool = False
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """Offset by (topic, partition); empty if there is no file. Raises Damage."""
+    """The offsets by (topic, partition). The result is empty if the file does not exist. Raises Damage."""
     try:
         rows = read_rows(disk, path, 3)
     except FileNotFoundError:
@@ -102,10 +102,11 @@ def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int], 
 
 
 def read_topic_id(disk: Disk, directory: str) -> bytes | None:
-    """The 16 bytes of `partition.metadata`; None if it does not exist, or if a crash truncated it. Raises Damage."""
+    """The 16-byte topic id in `partition.metadata`; None if the file does not exist or was truncated by a crash.
+    Raises Damage."""
     path = f"{directory}/{PARTITION_METADATA}"
     try:
-        content = read_file(disk, path).rstrip(b"\0")  # the length reached the disk before the bytes
+        content = read_file(disk, path).rstrip(b"\0")  # zeros if only the length was on disk before a crash
     except FileNotFoundError:
         return None
     if len(content) < _TOPIC_ID_FILE_BYTES:
@@ -121,7 +122,7 @@ def read_topic_id(disk: Disk, directory: str) -> bytes | None:
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
-    """Write `partition.metadata`. It is written in place, because the partition has no data yet."""
+    """Write `partition.metadata`. No temporary file is needed, because the partition has no data yet."""
     text = base64.urlsafe_b64encode(topic_id).rstrip(b"=")
     handle = disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
     try:
@@ -131,16 +132,16 @@ def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
 
 
 def take_clean_mark(disk: Disk, path: str) -> int | None:
-    """Remove the marker of a clean shutdown and return its broker epoch, -1 if it has none; None if there is no marker.
+    """Remove the marker of a clean shutdown. Return its broker epoch, -1 if it has none, or None if there is no marker.
 
-    A power loss must not restore the marker: data that is written from now on would be trusted without a check. Raises
-    OSError.
+    The removal is synced: if a power failure restored the marker, data written after this would be trusted without a
+    check. Raises OSError.
     """
     try:
         content = read_file(disk, path)
     except FileNotFoundError:
         return None
-    import json  # only a restart needs it
+    import json  # needed only once, at startup
 
     epoch = -1
     try:

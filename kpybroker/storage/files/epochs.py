@@ -11,10 +11,10 @@ FILE_NAME = "leader-epoch-checkpoint"
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both in ascending order. A change is written at once unless `save=False`, but not
-    synced.
+    """The leader epochs of a log, as ascending pairs of epoch and start offset. Changes are written at once, without a
+    sync, unless `save=False`.
 
-    Unsaved entries can be read again from the batches above the recovery point.
+    Entries that were not saved can be restored from the batches above the recovery point.
     """
 
     __slots__ = ("_disk", "_path", "entries", "latest", "noted", "unsaved")
@@ -28,14 +28,14 @@ class LeaderEpochs:
         self.noted = -2
         """The epoch whose batches need no further entry; -2 if the next batch must be examined."""
         self.unsaved = False
-        """Whether the file lacks entries."""
+        """Whether there are changes that the file does not contain."""
 
     def moved(self, directory: str) -> None:
-        """The log's directory has been renamed."""
+        """Set the new path, because the log's directory has been renamed."""
         self._path = f"{directory}/{FILE_NAME}"
 
     def load(self) -> None:
-        """Load the file. Raises Damage if it is not a valid one."""
+        """Load the file. Raises Damage if it is invalid."""
         self.entries = sorted((int(epoch), int(start)) for epoch, start in read_rows(self._disk, self._path, 2))
         self._changed()
         self.noted, self.unsaved = self.latest, False
@@ -45,7 +45,7 @@ class LeaderEpochs:
             self.save()
 
     def save(self) -> None:
-        """Save the entries. Raises OSError, after which they are still unsaved."""
+        """Save the entries. Raises OSError, in which case they remain unsaved."""
         write_rows(self._disk, self._path, [f"{epoch} {start}" for epoch, start in self.entries])
         self.unsaved = False
 
@@ -54,7 +54,8 @@ class LeaderEpochs:
         self.latest = self.entries[-1][0] if self.entries else -1
 
     def assign(self, epoch: int, start: int, *, save: bool = True) -> None:
-        """`epoch` begins at `start`. An entry that contradicts this was never committed, and is removed."""
+        """Add an epoch that begins at `start`. Contradicting entries belong to records that were never committed, and
+        are removed."""
         if epoch < 0 or epoch <= self.latest:
             return
         while self.entries and self.entries[-1][1] >= start:
@@ -65,23 +66,23 @@ class LeaderEpochs:
             self.save()
 
     def note(self, epoch: int, start: int) -> None:
-        """A batch of `epoch` is appended at `start`. Not saved."""
+        """Add the epoch of a batch that is appended at `start`, without saving."""
         self.assign(epoch, start, save=False)
         self.noted = self.latest
 
     def copy(self, other: LeaderEpochs) -> None:
-        """Copy the entries of a log with the same records: an epoch may have no batch. Not saved."""
+        """Copy the entries of a log with the same records, without saving. They include epochs without batches."""
         if self.entries != other.entries:
             self.entries = list(other.entries)
             self._changed()
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that wrote `offset`; -1 if it is unknown."""
+        """The epoch of the record at `offset`; -1 if it is unknown."""
         found = bisect_right(self.entries, offset, key=lambda entry: entry[1])
         return self.entries[found - 1][0] if found else -1
 
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """(largest epoch at or below `epoch`, the offset where it ended); (-1, -1) for an unknown or future epoch."""
+        """The largest epoch that is at most `epoch`, and its end offset; (-1, -1) for an unknown or future epoch."""
         if epoch == self.latest and epoch >= 0:
             return epoch, log_end
         above = bisect_right(self.entries, epoch, key=lambda entry: entry[0])
@@ -90,7 +91,7 @@ class LeaderEpochs:
         return (self.entries[above - 1][0] if above else epoch), self.entries[above][1]
 
     def cut_end(self, offset: int, *, save: bool = True) -> None:
-        """Remove epochs that began at or after `offset` (0: all)."""
+        """Remove epochs that began at or after `offset`."""
         kept = [entry for entry in self.entries if entry[1] < offset]
         if len(kept) != len(self.entries):
             self.entries = kept
@@ -99,7 +100,7 @@ class LeaderEpochs:
                 self.save()
 
     def cut_start(self, offset: int, *, save: bool = True) -> None:
-        """Remove epochs that ended at or before `offset`; the epoch at that offset now begins there."""
+        """Remove epochs that ended at or before `offset`. The epoch at that offset then begins there."""
         kept = [entry for entry in self.entries if entry[1] > offset]
         below = len(self.entries) - len(kept)
         if below == 0 or self.entries[below - 1][1] == offset == self.entries[0][1]:

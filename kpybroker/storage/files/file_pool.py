@@ -1,4 +1,4 @@
-"""A limit on open files, shared by all logs of a broker: the least recently used files are closed."""
+"""Limits the number of open files of all logs of a broker, by closing files that have not been used recently."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.world import Disk
 
 ROOM = 8
-"""The number of free descriptors that a step which opens several files needs before it changes anything."""
+"""The number of descriptors that must be free before a step that opens several files."""
 
 
 class Openable(Protocol):
-    """A file in the pool: it can be closed at any time and reopens by itself."""
+    """The owner of a file in the pool. The pool can close the file at any time, and the owner opens it again."""
 
     used: bool
-    """Set by its owner on every use, cleared by the pool."""
+    """Set by the owner on every use, and cleared by the pool."""
 
     @property
     def busy(self) -> bool:
         """Whether a thread is using the file, so that it cannot be closed now."""
 
     def close_files(self) -> None:
-        """Close the file. Never raises, and opens nothing before it has closed its own descriptor."""
+        """Close the file. Never raises, and opens no other file before the descriptor is closed."""
 
 
 def is_short(error: BaseException | None) -> bool:
-    """Whether the error means that the process or the system is out of descriptors (EMFILE, ENFILE); the files
-    themselves are sound."""
+    """Whether an error means that no file descriptor is free in the process or the system (EMFILE, ENFILE). The files
+    are not damaged in that case."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class FilePool:
-    """Second-chance eviction: a use costs its owner only the assignment of an attribute."""
+    """The open files, with second-chance eviction. To use a file, its owner only has to assign an attribute."""
 
     __slots__ = ("_open", "limit")
 
@@ -46,7 +46,7 @@ class FilePool:
         return len(self._open)
 
     def opened(self, owner: Openable) -> None:
-        """`owner` has just opened its file; other files may be closed for it, but not this one."""
+        """Add an owner that has just opened its file. If there are too many open files, another one is closed."""
         if len(self._open) >= self.limit:
             self._evict()
         self._open[owner] = None
@@ -55,7 +55,7 @@ class FilePool:
         self._open.pop(owner, None)
 
     def open(self, disk: Disk, path: str, *, create: bool = False) -> int:
-        """Open a file; if no descriptor is left, close idle files first. Raises OSError."""
+        """Open a file, after closing idle files if no descriptor is free. Raises OSError."""
         while True:
             try:
                 return disk.open(path, create=create)
@@ -64,11 +64,15 @@ class FilePool:
                     raise
 
     def require_room(self, disk: Disk) -> None:
-        """Called before a step that opens several files and must not stop half way. Raises KAFKA_STORAGE_ERROR."""
+        """Check that ROOM descriptors are free. Raises KAFKA_STORAGE_ERROR.
+
+        Called before a step that opens several files and must not fail in the middle.
+        """
         while not disk.has_handles(ROOM):
             if not self._evict():
                 raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, "file descriptors are short; try again when connections have closed"
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    "too few file descriptors are free; try again when connections have closed",
                 )
 
     def _evict(self) -> bool:

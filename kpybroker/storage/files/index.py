@@ -1,9 +1,9 @@
 """The two sparse indexes of a segment, kept in memory as the same bytes as on disk.
 
-Offset index: 8-byte entries (relative offset int32, position int32): the last offset of a batch and where it begins.
-Time index: 12-byte entries (timestamp int64, relative offset int32): the largest timestamp so far and the last offset
-of its batch. Entries only grow, so a search is a bisection. Files hold exactly the entries (Kafka preallocates the
-active segment's and trims them later).
+An entry of the offset index has 8 bytes (relative offset int32, position int32): the last offset of a batch, and the
+position where the batch begins. An entry of the time index has 12 bytes (timestamp int64, relative offset int32): the
+largest timestamp so far, and the last offset of its batch. Entries are ascending, so they are searched by bisection.
+Files contain exactly the entries. Kafka preallocates the files of the active segment and trims them later.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ TIME_ENTRY = Struct(">qi")
 
 
 def whole(content: bytes, entry_bytes: int) -> bytes:
-    """The entries, without a partial one that a crash may have left at the end."""
+    """The whole entries, without a partial entry that a crash may have left at the end."""
     return content[: len(content) - len(content) % entry_bytes]
 
 
 class OffsetIndex:
-    """Where to begin reading for an offset."""
+    """The offset index, which shows where to begin reading to find an offset."""
 
     __slots__ = ("base_offset", "entries", "saved_bytes")
     entry_bytes = OFFSET_ENTRY.size
@@ -35,11 +35,11 @@ class OffsetIndex:
         return len(self.entries) >> 3
 
     def add(self, last_offset: int, position: int) -> None:
-        """The batch at `position` ends with `last_offset`."""
+        """Add an entry for the batch at `position`, which ends with `last_offset`."""
         self.entries += OFFSET_ENTRY.pack(last_offset - self.base_offset, position)
 
     def entry(self, number: int) -> tuple[int, int]:
-        """(last offset, position)."""
+        """The last offset and the position in an entry."""
         relative, position = OFFSET_ENTRY.unpack_from(self.entries, number << 3)
         return self.base_offset + relative, position
 
@@ -47,7 +47,7 @@ class OffsetIndex:
         return self.entry(len(self) - 1) if self.entries else None
 
     def position_for(self, offset: int) -> int:
-        """The largest indexed position at or before the batch that holds `offset`; 0 if there is none."""
+        """The largest indexed position at or before the batch that contains `offset`; 0 if there is none."""
         found = self._count_up_to(offset)
         return self.entry(found - 1)[1] if found else 0
 
@@ -56,20 +56,20 @@ class OffsetIndex:
         return bisect_right(range(len(self)), relative, key=lambda at: OFFSET_ENTRY.unpack_from(entries, at << 3)[0])
 
     def back_from(self, offset: int, entries: int) -> tuple[int, int]:
-        """(number, position): how many entries below `offset` there are, at most `entries`, and where the first is."""
+        """The number of entries below `offset`, at most `entries`, and the position in the entry before them, or 0."""
         found = self._count_up_to(offset - 1)
         return min(found, entries), self.entry(found - entries)[1] if found > entries else 0
 
     def floor(self, offset: int, position: int) -> int:
-        """The largest indexed position, at or below `position`, of a batch that ends at or below `offset`."""
+        """The largest indexed position that is at most `position`, of a batch that ends at or below `offset`."""
         entries = self.entries
         found = bisect_right(range(len(self)), position, key=lambda at: OFFSET_ENTRY.unpack_from(entries, at << 3)[1])
         if found and self.entry(found - 1)[0] > offset:
-            found = self._count_up_to(offset)  # both are ascending, so this is the smaller one
+            found = self._count_up_to(offset)  # offsets and positions are both ascending, so this count is smaller
         return self.entry(found - 1)[1] if found else 0
 
     def note_saved(self, size_bytes: int) -> None:
-        """Note that the file has this many bytes of `entries`."""
+        """Store how many bytes of `entries` the file contains."""
         self.saved_bytes = size_bytes
 
     def cut(self, position: int) -> None:
@@ -81,7 +81,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Where to begin searching for a timestamp."""
+    """The time index, which shows where to begin reading to find a timestamp."""
 
     __slots__ = ("base_offset", "entries", "saved_bytes")
     entry_bytes = TIME_ENTRY.size
@@ -95,14 +95,14 @@ class TimeIndex:
         return len(self.entries) // TIME_ENTRY.size
 
     def add(self, timestamp: int, offset: int) -> None:
-        """`timestamp` is the largest so far, in the batch that ends with `offset`. No entry is added if it did not
-        grow."""
+        """Add an entry for the largest timestamp so far, in the batch that ends with `offset`. If the previous entry
+        has the same timestamp, no entry is added."""
         last = self.last()
         if timestamp > (-1 if last is None else last[0]):
             self.entries += TIME_ENTRY.pack(timestamp, offset - self.base_offset)
 
     def entry(self, number: int) -> tuple[int, int]:
-        """(timestamp, last offset of its batch)."""
+        """The timestamp in an entry, and the last offset of its batch."""
         timestamp, relative = TIME_ENTRY.unpack_from(self.entries, number * TIME_ENTRY.size)
         return timestamp, self.base_offset + relative
 
@@ -110,14 +110,13 @@ class TimeIndex:
         return self.entry(len(self) - 1) if self.entries else None
 
     def offset_before(self, timestamp: int) -> int:
-        """An offset before which no record has a timestamp >= `timestamp`; the base offset if there is no better
-        one."""
+        """An offset before which no record has a timestamp of at least `timestamp`. It may be the base offset."""
         entries, size = self.entries, TIME_ENTRY.size
         found = bisect_left(range(len(self)), timestamp, key=lambda at: TIME_ENTRY.unpack_from(entries, at * size)[0])
         return self.entry(found - 1)[1] if found else self.base_offset
 
     def note_saved(self, size_bytes: int) -> None:
-        """Note that the file has this many bytes of `entries`."""
+        """Store how many bytes of `entries` the file contains."""
         self.saved_bytes = size_bytes
 
     def cut(self, offset: int) -> None:

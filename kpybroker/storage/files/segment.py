@@ -1,4 +1,4 @@
-"""One segment of a log: `.log` and its indexes, opened on first use."""
+"""One segment of a log: the `.log` file and its indexes. The files are opened on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _SAVES, _SAVE_ENTRIES = 8, 4096
-"""An index is saved _SAVES times while it fills, and at the latest after _SAVE_ENTRIES entries."""
+"""An index is saved _SAVES times while it fills, and after _SAVE_ENTRIES new entries at the latest."""
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -27,11 +27,11 @@ def file_name(offset: int, suffix: str) -> str:
 
 
 class SegmentGone(KafkaError):
-    """Retention has deleted the segment, or cleaning has replaced it. Clients get OFFSET_OUT_OF_RANGE."""
+    """Retention has deleted the segment, or cleaning has replaced it. The error for clients is OFFSET_OUT_OF_RANGE."""
 
 
 class Segment:
-    """The batches from `base_offset` on. `size_bytes` counts queued batches too, `written_bytes` only those in the
+    """The batches from `base_offset` on. `size_bytes` includes queued batches, and `written_bytes` only batches in the
     file."""
 
     __slots__ = (
@@ -73,17 +73,18 @@ class Segment:
         self._disk = disk
         self._pool = pool
         self.path = f"{directory}/{base_offset:020d}"
-        """The path of its files, without a suffix."""
+        """The path of the files, without a suffix."""
         self.base_offset = base_offset
         self.size_bytes = self.written_bytes = size_bytes
         self.unsure_bytes = size_bytes
-        """Below this position there are batches from before the start that recovery did not read."""
+        """Batches below this position were written before the start of the broker, and recovery has not read them."""
         self.walked = 0, 0
-        """(begin, end) of the unsure part whose batch headers were checked."""
+        """The begin and end of the part below `unsure_bytes` whose batch headers have been checked."""
         self.max_timestamp = self.max_timestamp_offset = -1
-        """The last offset of the batch with max_timestamp."""
+        """The largest timestamp, and the last offset of its batch."""
         self.first_timestamp: int | None = None
-        """max_timestamp of the first batch: the clock for rolling. None if it was not read yet, -1 without a time."""
+        """The maximum timestamp of the first batch, from which segment.ms is measured. It is None if the batch has not
+        been read yet, and -1 if it has no timestamp."""
         self.created_ms = created_ms
         self.roll_jitter_ms = 0
         self.since_entry_bytes = 0
@@ -104,7 +105,8 @@ class Segment:
     # files
 
     def handle(self) -> int:
-        """The open `.log`, created for the first bytes. Raises OSError, SegmentGone."""
+        """The handle of the `.log`, which is opened if necessary. A missing file is created if no bytes were written
+        yet. Raises OSError, SegmentGone."""
         self.used = True
         if self._handle < 0:
             if self.deleted:
@@ -114,13 +116,13 @@ class Segment:
         return self._handle
 
     def read_at_once(self, size: int, position: int) -> Buffer | None:
-        """Bytes of the `.log`, fewer at its end; None if the read would wait for the disk. Raises OSError,
+        """Read up to `size` bytes of the `.log`; None if the read would wait for the disk. Raises OSError,
         SegmentGone."""
         return self._disk.pread_nowait(self.handle(), size, position)
 
     @property
     def is_open(self) -> bool:
-        """Whether `handle` needs no descriptor."""
+        """Whether the `.log` is open, so that `handle` needs no file descriptor."""
         return self._handle >= 0
 
     @property
@@ -128,7 +130,7 @@ class Segment:
         return self._users > 0
 
     def hold(self) -> int:
-        """The open `.log` for a thread: it stays open until `let_go`."""
+        """The handle of the `.log` for a thread. The file stays open until `let_go` is called."""
         handle = self.handle()
         self._users += 1
         return handle
@@ -139,14 +141,14 @@ class Segment:
             self.drop_files()
 
     def moved(self, directory: str) -> None:
-        """The log's directory has been renamed."""
+        """Set the new path, because the log's directory has been renamed."""
         self.path = f"{directory}/{file_name(self.base_offset, '')}"
         self.aborted.moved(self.path + TXN_INDEX)
 
     def close_files(self) -> None:
-        """Close the file, save the indexes, and free the memory of everything that can be read again.
+        """Close the file, save the indexes, and free their memory.
 
-        Indexes that cannot be saved stay in memory: the log gets the error when it needs them saved.
+        Indexes that cannot be saved stay in memory, and the error is raised when the log has to save them.
         """
         if not self._users:
             self._close()
@@ -158,17 +160,17 @@ class Segment:
             self.drop_files()
 
     def retire(self) -> None:
-        """The files are being deleted: never open them again."""
+        """Close the files and never open them again, because they are being deleted."""
         self.deleted = True
         self.drop_files()
 
     def drop_files(self) -> None:
-        """Close without saving: the files are deleted, or cannot be written any more."""
+        """Close the files without saving, because they are deleted or can no longer be written."""
         self._index = self._times = None
         self.aborted.drop()
         self._doomed = self._users > 0
         if self._doomed:
-            return  # a thread uses the file; the last one closes it
+            return  # threads are using the file, and the last `let_go` closes it
         self._close()
 
     def _close(self) -> None:
@@ -225,7 +227,7 @@ class Segment:
         return self._times
 
     def _load_indexes(self) -> None:
-        self.handle()  # the pool then knows that this segment holds memory
+        self.handle()  # so that the pool can free the memory of this segment
         offsets = times = b""
         if self.written_bytes:
             offsets = self._read_index(INDEX, OffsetIndex.entry_bytes)
@@ -233,13 +235,14 @@ class Segment:
         self._index, self._times = OffsetIndex(self.base_offset, offsets), TimeIndex(self.base_offset, times)
 
     def clear_indexes(self) -> None:
-        """Begin with empty indexes: existing files are truncated when they are saved."""
+        """Begin with empty indexes. Existing index files are truncated when the indexes are saved."""
         self._index, self._times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self.index_entries = 0
         self.since_entry_bytes = 0
 
     def save_indexes(self, *, make: bool = False) -> None:
-        """Write the entries that are only in memory; `make` also creates empty files, as Kafka expects them."""
+        """Write the entries that are only in memory. `make` also creates empty files, because Kafka expects the
+        files."""
         for index, suffix in ((self._index, INDEX), (self._times, TIME_INDEX)):
             missing = make and not self._disk.exists(self.path + suffix)
             if index is None:
@@ -262,7 +265,7 @@ class Segment:
             self._disk.close(handle)
 
     def rewrite_indexes(self) -> None:
-        """Make the files hold exactly the entries in memory: after a rebuild or a truncation."""
+        """Make the files contain exactly the entries in memory, after a rebuild or a truncation."""
         for index, suffix in ((self._index, INDEX), (self._times, TIME_INDEX)):
             assert index is not None, "changed indexes are in memory"
             if not index.entries and not self._disk.exists(self.path + suffix):
@@ -273,7 +276,7 @@ class Segment:
     # writing
 
     def add(self, batch: Batch, settings: LogSettings) -> None:
-        """Count a batch that goes to the end of the segment, offsets assigned. Raises OSError."""
+        """Count a batch with assigned offsets that is appended to the segment. Raises OSError."""
         position, size = self.size_bytes, batch.size_bytes
         if batch.max_timestamp > self.max_timestamp:
             self.max_timestamp = batch.max_timestamp
@@ -286,7 +289,8 @@ class Segment:
         self.since_entry_bytes += size
 
     def _add_entry(self, last_offset: int, position: int, limit_bytes: int) -> None:
-        """Add an index entry. If descriptors are short, only a later batch gets one, and look-ups begin earlier."""
+        """Add an index entry. If no file descriptor is free, a later batch will have the entry instead, so that
+        searches have to read more."""
         try:
             index, times = self.index(), self.times()
             index.add(last_offset, position)
@@ -301,7 +305,8 @@ class Segment:
                 raise
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append all queued bytes to the file. Raises OSError, SegmentGone; a file that fails to open stays closed."""
+        """Append all queued bytes to the file. Raises OSError, SegmentGone. If opening the file fails, it stays
+        closed."""
         self.used = True
         if self._handle < 0:
             self.handle()
@@ -309,15 +314,15 @@ class Segment:
         self.written_bytes = self.size_bytes
 
     def wrote(self, size_bytes: int) -> None:
-        """A thread has appended this many of the queued bytes."""
+        """Count queued bytes that a thread has appended to the file."""
         self.written_bytes += size_bytes
 
     def drop_unwritten(self) -> None:
-        """Truncate the bytes that a failed write left. Raises OSError."""
+        """Truncate bytes that a failed write has left. Raises OSError."""
         self._disk.truncate(self.handle(), self.written_bytes)
 
     def jitter_roll(self, jitter_ms: int) -> None:
-        """Make the segment roll this much earlier than after segment.ms (segment.jitter.ms)."""
+        """Roll the segment this much earlier than segment.ms requires (segment.jitter.ms)."""
         self.roll_jitter_ms = jitter_ms
 
     def needs_roll(self, batch: Batch, last_offset: int, settings: LogSettings, now_ms: int) -> bool:
@@ -332,26 +337,26 @@ class Segment:
         return (
             size + batch.size_bytes > settings.segment_bytes
             or waited_ms > settings.segment_ms
-            or (waited_ms > settings.max_compaction_lag_ms and settings.compacted)  # the active segment is not cleaned
+            or (waited_ms > settings.max_compaction_lag_ms and settings.compacted)  # to be cleaned, it must be full
             or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
             or (self.index_entries + 1) * TimeIndex.entry_bytes >= settings.segment_index_bytes
         )
 
     def began_ms(self) -> int:
-        """max_timestamp of the first batch; -1 if it has no time. Raises OSError."""
+        """The maximum timestamp of the first batch; -1 if it has none. Raises OSError."""
         if self.first_timestamp is None:
             header = self._disk.pread(self.handle(), HEADER_BYTES, 0) if self.written_bytes else b""
             self.first_timestamp = Batch(memoryview(header)).max_timestamp if len(header) == HEADER_BYTES else -1
         return self.first_timestamp
 
     def seal(self) -> None:
-        """No more batches follow: the time index ends with the largest timestamp, and both indexes are saved."""
+        """Finish the segment: add the largest timestamp to the time index, and save both indexes."""
         if self.max_timestamp >= 0:
             self.times().add(self.max_timestamp, self.max_timestamp_offset)
         self.save_indexes(make=True)
 
     def largest_timestamp(self) -> int:
-        """max_timestamp, from the time index if the segment was not read; -1 if there is none."""
+        """The largest timestamp, from the time index if the segment has not been read; -1 if there is none."""
         if self.max_timestamp < 0 and self.size_bytes:
             last = self.times().last()
             if last is not None:
@@ -359,7 +364,7 @@ class Segment:
         return self.max_timestamp
 
     def cut(self, position: int, next_offset: int) -> None:
-        """Remove everything from `position` on, where the batch with `next_offset` would begin. Raises OSError."""
+        """Truncate the segment at `position`. `next_offset` is the offset at that position. Raises OSError."""
         handle = self.handle()
         self.index().cut(position)
         self.times().cut(next_offset)
@@ -376,13 +381,13 @@ class Segment:
         self.recount()
 
     def begin_scan(self) -> None:
-        """Discard all batches before `add` is called again for those in the file."""
+        """Reset all counts and indexes, before `add` is called for each batch in the file."""
         self.size_bytes = self.written_bytes = self.unsure_bytes = 0
         self.max_timestamp = self.max_timestamp_offset = -1
         self.clear_indexes()
 
     def end_scan(self, file_bytes: int) -> None:
-        """The added batches are sound: truncate the rest of the file, and write the indexes. Raises OSError."""
+        """Truncate the file after the added batches, which are valid, and write the indexes. Raises OSError."""
         self.written_bytes = self.size_bytes
         if self.size_bytes < file_bytes:
             self._disk.truncate(self.handle(), self.size_bytes)
@@ -394,14 +399,14 @@ class Segment:
         self.index_entries = len(self.index())
 
     def note_cleaned_batch(self, batch: Batch) -> None:
-        """Take a batch's timestamps into account; compaction writes it beside the log."""
+        """Count the timestamps of a batch that compaction writes to a new segment."""
         if batch.max_timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = batch.max_timestamp, batch.last_offset
         if self.first_timestamp is None:
             self.first_timestamp = batch.max_timestamp
 
     def end_cleaned(self, size_bytes: int, index_entries: int, since_entry_bytes: int) -> None:
-        """Compaction has written the whole segment."""
+        """Set the sizes of a new segment that compaction has written completely."""
         self.size_bytes = self.written_bytes = size_bytes
         self.index_entries, self.since_entry_bytes = index_entries, since_entry_bytes
 
@@ -424,7 +429,7 @@ class Segment:
         return begin >= self.unsure_bytes or (self.walked[0] <= begin and min(end, self.unsure_bytes) <= self.walked[1])
 
     def note_walked(self, begin: int, end: int) -> None:
-        """Note that the bytes from `begin` to `end` are whole batches, by their headers."""
+        """Store that the bytes from `begin` to `end` are whole batches according to their headers."""
         first, last = self.walked
         if first <= begin <= last or begin <= first <= end:
             begin, end = min(first, begin), max(last, end)
@@ -433,7 +438,7 @@ class Segment:
             self.unsure_bytes = 0
 
     def locate(self, offset: int) -> tuple[int, int, int] | None:
-        """(position, base offset, next offset) of the batch that holds `offset`, or of the first one after it.
+        """Position, base offset and next offset of the batch that contains `offset`, or of the first batch after it.
 
         None if every batch ends before `offset`. May wait for the disk.
         """
@@ -444,7 +449,7 @@ class Segment:
         return None
 
     def end_by_walk(self) -> int:
-        """The offset after the last written batch. May wait for the disk."""
+        """The offset after the last written batch, found by reading headers. May wait for the disk."""
         end = self.base_offset
         last = self.index().last()
         for _, _, next_offset, _ in self.walk(last[1] if last else 0):
@@ -452,16 +457,16 @@ class Segment:
         return end
 
     def walk(self, position: int = 0, chunk_bytes: int = 1 << 16) -> BatchHeaders:
-        """(position, base offset, next offset, size in bytes) of each written batch from `position` on."""
+        """Yield position, base offset, next offset and size in bytes of each written batch from `position` on."""
         return BatchHeaders(self.read, self._written_bytes, position, chunk_bytes)
 
     def _written_bytes(self) -> int:
         return self.written_bytes
 
     def read(self, size: int, position: int) -> bytes:
-        """Bytes of the file; may wait for the disk. Raises OSError."""
+        """Read bytes of the file. May wait for the disk. Raises OSError."""
         return self._disk.pread(self.handle(), size, position)
 
     def batch_at(self, position: int, size_bytes: int) -> Batch:
-        """The whole batch; may wait for the disk."""
+        """Read a whole batch. May wait for the disk."""
         return Batch(memoryview(self.read(size_bytes, position)))

@@ -1,7 +1,7 @@
-"""The transaction index of a segment: the transactions whose abort markers are in it, in order of the markers.
+"""The transaction index of a segment: the aborted transactions with a marker in the segment, in the order of markers.
 
-An entry has 34 bytes: version int16 = 0, producer id int64, first offset int64, last offset int64 (the marker's), and
-the last stable offset int64 after the marker. Source: KIP-98. Without an entry there is no file.
+An entry has 34 bytes: version int16 = 0, producer id int64, first offset int64, last offset int64 (that of the marker),
+and the last stable offset int64 after the marker. Source: KIP-98. If there are no entries, there is no file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VERSION = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """One entry. All transactions below `last_stable` were decided when it was written."""
+    """One entry. All transactions below `last_stable` had been completed when the entry was written."""
 
     producer_id: int
     first_offset: int
@@ -27,7 +27,8 @@ class AbortedTransaction(NamedTuple):
 
 
 class TxnIndex:
-    """In memory from its first use until `drop`; new entries are saved with the segment's other indexes."""
+    """The index is in memory from its first use until `drop`. New entries are saved with the other indexes of the
+    segment."""
 
     __slots__ = ("_disk", "_entries", "_path", "_saved")
 
@@ -39,7 +40,7 @@ class TxnIndex:
         """The number of entries in the file."""
 
     def moved(self, path: str) -> None:
-        """The log's directory has been renamed."""
+        """Set the new path, because the log's directory has been renamed."""
         self._path = path
 
     def load(self) -> None:
@@ -53,11 +54,11 @@ class TxnIndex:
         return iter(self._load())
 
     def begin(self) -> None:
-        """Begin without a file."""
+        """Begin with an empty index, without reading the file."""
         self._entries, self._saved = [], 0
 
     def _load(self) -> list[AbortedTransaction]:
-        """Raises OSError, Damage."""
+        """The entries, read from the file if necessary. Raises OSError, Damage."""
         if self._entries is None:
             self._entries = self._read()
             self._saved = len(self._entries)
@@ -86,8 +87,8 @@ class TxnIndex:
         self._load().append(aborted)
 
     def within(self, offset: int, upper: int) -> tuple[list[AbortedTransaction], bool]:
-        """The transactions with records from `offset` on and below `upper`; and whether later segments cannot have more
-        of them."""
+        """The transactions with records from `offset` on and below `upper`, and whether the result is complete, so that
+        later segments need not be searched."""
         found = []
         for aborted in self._load():
             if aborted.last_offset >= offset and aborted.first_offset < upper:
@@ -97,11 +98,11 @@ class TxnIndex:
         return found, False
 
     def cut(self, offset: int) -> None:
-        """Remove the markers at and after `offset`, also from the file. Raises OSError, Damage."""
+        """Remove the entries of markers at and after `offset`, from memory and the file. Raises OSError, Damage."""
         self._replace([aborted for aborted in self._load() if aborted.last_offset < offset])
 
     def clear(self) -> None:
-        """Remove everything, also from the file, whatever it contains. Raises OSError."""
+        """Remove all entries and the file, whatever it contains. Raises OSError."""
         self._replace([])
 
     def _replace(self, kept: list[AbortedTransaction]) -> None:
@@ -118,7 +119,7 @@ class TxnIndex:
             self._disk.close(handle)
 
     def save(self) -> None:
-        """Write the entries that the file does not have. Raises OSError."""
+        """Write the entries that are not in the file yet. Raises OSError."""
         if self._entries is None or self._saved == len(self._entries):
             return
         fresh = b"".join(_ENTRY.pack(_VERSION, *aborted) for aborted in self._entries[self._saved :])
@@ -130,5 +131,5 @@ class TxnIndex:
         self._saved = len(self._entries)
 
     def drop(self) -> None:
-        """Free the memory; entries that were not saved are lost."""
+        """Free the memory. Entries that were not saved are lost."""
         self._entries = None

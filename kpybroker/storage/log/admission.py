@@ -1,8 +1,9 @@
 """Checks a client's batch before it is appended, and decides whether its records must be opened.
 
-Always checked, from the header: size, magic, CRC, count = last offset delta + 1, whether that many records fit into
-that many bytes, no control bit, maximum timestamp. Then the records are scanned; `kpybroker.record.validation=count`
-skips that where the topic permits it: if it is not compacted, accepts records of any age, and has its producers' codec.
+The header is always checked: size, magic, CRC, record count (which must be the last offset delta + 1, and possible in
+the number of bytes), control bit and maximum timestamp. Then the records are scanned. With
+`kpybroker.record.validation=count`, they are not scanned if the topic is not compacted, accepts records of any age and
+keeps the producer's compression.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from kpybroker.wire.records.record_scan import SLICE_RECORDS
 from kpybroker.wire.records.small_batches import are_sound, is_sole_record
 
 NOTHING, RECORDS, ALL = 0, 1, 2
-"""How much of a client's batch was checked before its append: nothing, its records, or its header too."""
+"""The parts of a client's batch that were checked before its append: nothing, the records, or records and header."""
 _NOT_A_CLIENTS = CONTROL | LOG_APPEND_TIME
 _LAST_CODEC = int(Codec.ZSTD)
 _SMALLEST_BYTES = HEADER_BYTES + RECORD_BYTES_MIN
 
 
 class Appended(NamedTuple):
-    """The offsets of an appended batch. A duplicate has those of the batch it repeats. Times are -1 with CreateTime."""
+    """The offsets of an appended batch. For a duplicate, they are those of the original batch. The append time is -1
+    with CreateTime."""
 
     base_offset: int
     last_offset: int
@@ -46,11 +48,11 @@ class Appended(NamedTuple):
 
 
 appended = partial(tuple.__new__, Appended)
-"""A NamedTuple's own constructor costs three times as much, and every Produce makes one."""
+"""Creates a tuple without the constructor of NamedTuple, which takes three times as long. Every Produce creates one."""
 
 
 def changes_batches(settings: LogSettings) -> bool:
-    """Whether `settings` may change batches, or require more than that they are sound."""
+    """Whether `settings` may change batches, or require more of them than being valid."""
     return (
         settings.compression_type != "producer"
         or settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
@@ -59,18 +61,18 @@ def changes_batches(settings: LogSettings) -> bool:
 
 
 def _must_open(settings: LogSettings) -> bool:
-    """Whether the records must be opened: the header has only the newest of the timestamps."""
+    """Whether the records must be opened, for example because the header does not contain the oldest timestamp."""
     has_oldest = settings.message_timestamp_before_max_ms < LONG_MAX and not batch_time_is_ours(settings)
     return settings.compacted or has_oldest
 
 
 def batch_time_is_ours(settings: LogSettings) -> bool:
-    """Whether batches get the time of their append as their timestamp (LogAppendTime)."""
+    """Whether the timestamp of batches is the time of their append (LogAppendTime)."""
     return settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
 
 
 def check_header(batch: Batch, settings: LogSettings, now_ms: int) -> None:
-    """Refuse a batch that clients may not append. Raises KafkaError."""
+    """Raise KafkaError if clients may not append a batch, according to its header."""
     size_bytes, record_count, attributes = batch.size_bytes, batch.record_count, batch.attributes
     if size_bytes > settings.max_message_bytes:
         raise KafkaError(
@@ -120,9 +122,9 @@ def _refuse_attributes(batch: Batch) -> None:
 
 
 def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
-    """Check a small uncompressed batch, as most are, if that is all that the topic needs.
+    """Check a small uncompressed batch, like most batches, if the topic requires no more than valid records.
 
-    False decides nothing: `opening` decides.
+    If the result is False, the batch may still be valid: `opening` has to check it.
     """
     if not settings.record_validation_full:
         return True
@@ -137,12 +139,12 @@ def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
 
 
 def opening(batch: Batch, settings: LogSettings, now_ms: int) -> Opening:
-    """Check and open a batch, and recompress it if the topic requires that; only its append time is missing then.
+    """Check and open a batch, and recompress it if the topic requires that. The append time is not set here.
 
-    Raises KafkaError. The given bytes stay unchanged, because they may be opened again.
+    Raises KafkaError. The bytes of the given batch are not changed, because it may be opened again.
     """
     check_header(batch, settings, now_ms)
-    codec = CODEC_BY_NAME.get(settings.compression_type, batch.codec)  # "producer" names no codec
+    codec = CODEC_BY_NAME.get(settings.compression_type, batch.codec)  # compression.type "producer" is not a codec
     if settings.record_validation_full or _must_open(settings) or codec != batch.codec:
         batch = yield from opened(batch, codec, settings, now_ms)
     return batch

@@ -1,9 +1,9 @@
-"""The log of one partition: append, flush, read, truncate. All state of the broker is in such logs.
+"""The log of one partition: append, flush, read, truncate.
 
-Always `start <= last_stable <= high_watermark <= end`. `end` includes queued batches, `written_end` those in the page
-cache, `synced_end` those on disk. The log's owner (a partition, a follower, or the metadata log) moves
-`high_watermark`. `last_stable` follows it, up to the first transaction that is open or whose marker has not committed.
-The files are in `LogFiles`.
+`start <= last_stable <= high_watermark <= end` always holds. `end` includes queued batches, `written_end` only batches
+in the page cache, and `synced_end` only batches on disk. The owner of the log, which is a partition or the metadata
+quorum, advances `high_watermark`. `last_stable` follows it, up to the first transaction that is open or whose marker is
+not committed. `LogFiles` contains the files.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ from kpybroker.world import Buffer, World
 log = logging.getLogger(__name__)
 
 _JOINED_BYTES = 64 * 1024
-"""Queued batches up to this size are joined before they are written: cheaper than many small buffers."""
+"""Queued batches up to this size are joined before they are written, which is faster than writing small buffers."""
 WRITTEN_AT_ONCE_BYTES = 8 << 20
-"""The loop writes at most this in one call, up to 15 ms of copying into the page cache; a thread writes more."""
+"""At most this many bytes are written on the event loop in one call, which copies them into the page cache in up to
+15 ms. More bytes are written on a thread."""
 
 
 class Log:
@@ -83,9 +84,9 @@ class Log:
         self.start = self.last_stable = self.high_watermark = of.start
         self.end = of.end
         self.cleaned_end = of.cleaned_end
-        """Compaction has cleaned everything below this offset, which is at most `end`."""
+        """The offset up to which compaction has cleaned the log. It is at most `end`."""
         self.behind: WriteBehind | None = None
-        """The writes on a thread; None if there are none."""
+        """The writes that a thread does for this log; None if there are none."""
         self._sync = GroupSync(files)
         self._queue: list[Buffer] = []
         self._on_written: Callable[[], None] = _nobody_waits
@@ -111,9 +112,9 @@ class Log:
         lazy: bool = False,
         topic_id: bytes | None = None,
     ) -> Log:
-        """Load the log, and recover it unless `clean`; nothing below `synced_end` is truncated. Raises Damage.
+        """Load the log, and recover it unless `clean`. Recovery truncates no records below `synced_end`. Raises Damage.
 
-        A missing directory is created: at once, or with the first batch if `lazy`."""
+        A missing directory is created at once or, if `lazy`, with the first batch."""
         origin = Origin(
             clean, recovery_point, log_start, world.wall_ms(), producer_expiration_ms, cleaned_end, synced_end
         )
@@ -132,11 +133,11 @@ class Log:
         return self._settings
 
     def configure(self, settings: LogSettings) -> None:
-        """Adopt new settings."""
+        """Apply new settings."""
         self._settings = settings
         self._simple = not changes_batches(settings)
 
-    # the files, as others see them
+    # properties of the files
 
     @property
     def directory(self) -> str:
@@ -153,12 +154,12 @@ class Log:
 
     @property
     def written_end(self) -> int:
-        """Everything below this offset is in the page cache."""
+        """All records below this offset have been written to the page cache."""
         return self.files.written_end
 
     @property
     def synced_end(self) -> int:
-        """Everything below this offset is on disk."""
+        """All records below this offset are on disk."""
         return self.files.synced_end
 
     @property
@@ -167,7 +168,7 @@ class Log:
 
     @property
     def offline(self) -> str | None:
-        """Why the log is offline; None while it serves."""
+        """The reason why the log is offline; None if it is online."""
         return self.files.offline
 
     @property
@@ -176,11 +177,11 @@ class Log:
         return self._sync.is_running
 
     def require_online(self) -> None:
-        """Raises KAFKA_STORAGE_ERROR once the log is offline."""
+        """Raise KAFKA_STORAGE_ERROR if the log is offline."""
         self.files.require_online()
 
     def fail(self, error: OSError | Damage | KafkaError) -> Damage:
-        """Take the log offline; returns the error to raise."""
+        """Take the log offline, and return the error to raise."""
         return self.files.fail(error)
 
     def listen(
@@ -189,13 +190,13 @@ class Log:
         before_cut: Callable[[int], None],
         on_io_error: Callable[[str, int, str], None] | None,
     ) -> None:
-        """Set the directory's callbacks; `on_start_moved` runs when `start` or `cleaned_end` has to be saved. The
-        others are those of `LogFiles.listen`."""
+        """Set the callbacks of the log directory. `on_start_moved` is called when `start` or `cleaned_end` has to be
+        saved. For the others, see `LogFiles.listen`."""
         self._on_start_moved = on_start_moved
         self.files.listen(before_cut, on_io_error)
 
     def tell(self, on_written: Callable[[], None]) -> None:
-        """Call `on_written` when a thread's write has ended; if the write failed, the log is offline."""
+        """Have `on_written` called when a thread's write has ended. If the write failed, the log is offline then."""
         self._on_written = on_written
 
     # appending
@@ -210,10 +211,10 @@ class Log:
         verified: Verification | None = None,
         known: int = NOTHING,
     ) -> Appended:
-        """Assign offsets and epoch in place and queue the batches; `flush` must write them before the views change.
+        """Assign offsets and epoch in place, and queue the batches. `flush` must be called before their bytes change.
 
-        A client's batch is validated unless it is `known` to be sound, and must be the only one; `verified` says that
-        it may begin a transaction. Raises KafkaError, in which case nothing was appended.
+        A client's batch must be the only one. Its parts are validated, except those in `known`. With `verified`, it may
+        begin a transaction. Raises KafkaError, in which case nothing has been appended.
         """
         files = self.files
         if files.offline is not None:
@@ -222,7 +223,7 @@ class Log:
         stamped = -1
         if client:
             if len(batches) != 1:
-                raise KafkaError(ErrorCode.INVALID_RECORD, "one batch per partition, not several")
+                raise KafkaError(ErrorCode.INVALID_RECORD, "a request must have one batch per partition")
             batch = batches[0]
             if known != ALL:
                 check_header(batch, settings, now_ms)
@@ -232,12 +233,12 @@ class Log:
             if known == NOTHING and self.opens(batch):
                 batches = [batch := at_once(opening(batch, settings, now_ms))]
             if not self._simple and batch_time_is_ours(settings):
-                batch.stamp(stamped := now_ms)  # the current time: times of append must not go backwards
+                batch.stamp(stamped := now_ms)  # not an earlier time: append times must be ascending
         segments = files.segments
         if not segments.active.is_open:
             files.open_active()
         if len(batches) > 1:
-            files.pool.require_room(files.world.disk)  # so that no batch is refused after another one was queued
+            files.pool.require_room(files.world.disk)  # so that no batch is refused after earlier ones were queued
         base_offset = end = self.end
         try:
             for batch in batches:
@@ -254,14 +255,14 @@ class Log:
         return appended((base_offset, end - 1, stamped, False))
 
     def opens(self, batch: Batch) -> bool:
-        """Whether a client's batch must be opened, to scan its records, before it is appended."""
+        """Whether a client's batch must be opened, so that its records can be scanned before the append."""
         return not (self._simple and needs_no_walk(batch, self._settings))
 
     def append_replicated(self, batches: list[Batch]) -> None:
-        """Queue a leader's batches unchanged, with the offsets and epochs that it assigned.
+        """Queue a leader's batches unchanged, with the offsets and epochs that the leader has assigned.
 
-        Raises Damage: the log is offline, or a batch does not continue the log. KafkaError: for now, not all batches
-        can be appended; those below `end` are queued.
+        Raises Damage if the log is offline or a batch does not continue the log. Raises KafkaError if not all batches
+        can be appended at the moment. Batches below `end` have been queued in that case.
         """
         files = self.files
         files.require_online()
@@ -280,7 +281,7 @@ class Log:
             raise self.fail(error) from error
 
     def _queue_batch(self, batch: Batch) -> int:
-        """Returns the end of the log with the batch."""
+        """Queue a batch, and return the new end of the log."""
         files = self.files
         if batch.leader_epoch != files.epochs.noted:
             if not files.made:
@@ -296,8 +297,8 @@ class Log:
         return end
 
     def roll(self) -> None:
-        """Begin a new segment, unless the active one is empty. Raises Damage; KafkaError if that is not possible
-        now."""
+        """Begin a new segment, unless the active segment is empty. Raises Damage, or KafkaError if that is not possible
+        at the moment."""
         self.flush()
         files = self.files
         if not files.segments.active.size_bytes:
@@ -310,7 +311,8 @@ class Log:
         files.add_segment(self.end, self._jitter_ms())
 
     def _roll_for(self, batch: Batch, last_offset: int) -> None:
-        """Roll before a batch. While the device is slow, this is postponed, as it is several writes. Raises Damage."""
+        """Roll before a batch. On a slow device, rolling is postponed if possible, because it needs several writes.
+        Raises Damage, KafkaError."""
         if not self.files.device.is_slow or not may_grow(
             self.files.segments.active, batch, last_offset, self._settings
         ):
@@ -323,15 +325,16 @@ class Log:
     # writing
 
     def require_room(self) -> None:
-        """Called before an append that a thread will write. Raises REQUEST_TIMED_OUT."""
+        """Raise REQUEST_TIMED_OUT if too many bytes are waiting to be written. Called before an append."""
         device = self.files.device
         if device.is_full:
             waiting = device.queued_bytes
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{device.path}: {waiting} bytes wait to be written")
 
     def flush(self, *, wait: bool = True) -> None:
-        """Write all queued batches, in one call. Raises Damage: the log is offline. KafkaError: they stay queued, for
-        lack of descriptors.
+        """Write all queued batches. On a slow device a thread writes them, and `wait` waits for it.
+
+        Raises Damage if the log is offline, or KafkaError if no file descriptor is free. The batches stay queued then.
         """
         queue = self._queue
         files = self.files
@@ -353,16 +356,16 @@ class Log:
         try:
             files.write(segment, queue, self.end)
         except KafkaError:
-            self._queue[:] = [b"".join(queue)]  # the buffers behind the views are about to be reused
+            self._queue[:] = [b"".join(queue)]  # copied because the buffers will be reused
             raise
         self._queue.clear()
 
     def _open(self, segment: Segment) -> None:
-        """Open the file to write to. Raises Damage, KafkaError."""
+        """Open the file of a segment before its queued batches are written. Raises Damage, KafkaError."""
         try:
             segment.handle()
         except OSError as error:
-            self._queue[:] = [b"".join(self._queue)]  # the buffers behind the views are about to be reused
+            self._queue[:] = [b"".join(self._queue)]  # copied because the buffers will be reused
             raise self.files.unchanged(error) from error
 
     def _flush_behind(self, *, wait: bool) -> None:
@@ -388,7 +391,7 @@ class Log:
         self.behind = None
 
     async def until_written(self) -> None:
-        """Return when no thread writes for this log: everything flushed is written, or the log is offline."""
+        """Return when no thread is writing for this log: all flushed batches are written, or the log is offline."""
         while self.behind is not None:
             await self.behind.ended()
 
@@ -400,10 +403,10 @@ class Log:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not within [{self.start}, {self.end}]")
 
     def read(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer | None:
-        """Whole batches from the one that holds `offset`, all records below `upper`, at most `max_bytes`.
+        """Read whole batches below `upper`, beginning with the batch that contains `offset`, at most `max_bytes`.
 
-        `min_one`: the first batch even if it is larger. None: the read would wait for the disk; `read_cold` does that.
-        Raises OFFSET_OUT_OF_RANGE below `start` or above `end`, KAFKA_STORAGE_ERROR.
+        With `min_one`, the first batch is returned even if it is larger. The result is None if the read would wait for
+        the disk; call `read_cold` then. Raises OFFSET_OUT_OF_RANGE below `start` or above `end`, KAFKA_STORAGE_ERROR.
         """
         files = self.files
         if files.offline is not None or not self.start <= offset <= self.end:
@@ -415,19 +418,19 @@ class Log:
             raise files.refusal(error) from error
 
     async def read_cold(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> Buffer:
-        """Like `read`, but off the loop."""
+        """Like `read`, but reads on another thread if necessary."""
         while True:
             self._check_range(offset)
             files = self.files
             try:
                 return await files.reader.read_cold(offset, max_bytes, min(upper, files.written_end), min_one=min_one)
             except SegmentGone:
-                continue  # cleaning has replaced the segment; if retention deleted it, the offset is out of range
+                continue  # if cleaning has replaced the segment, try again; if retention deleted it, the check raises
             except (OSError, Damage) as error:
                 raise files.refusal(error) from error
 
     def aborted_within(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
-        """The aborted transactions that have records among those read from `offset` on, by their first offset.
+        """The aborted transactions with records in `records`, which were read from `offset` on, by their first offset.
 
         May wait for the disk. Raises KAFKA_STORAGE_ERROR.
         """
@@ -440,11 +443,13 @@ class Log:
             raise files.refusal(error) from error
 
     def offset_for_timestamp(self, timestamp: int) -> Found | None:
-        """(offset, timestamp, leader epoch) of the first record at or after `timestamp`. May wait for the disk."""
+        """Offset, timestamp and leader epoch of the first record with a timestamp of at least `timestamp`. May wait for
+        the disk."""
         return at_once(self.looking_up(timestamp))
 
     def max_timestamp(self) -> Found | None:
-        """(offset, timestamp, leader epoch) of the first record with the largest timestamp (KIP-734)."""
+        """Offset, timestamp and leader epoch of the first record with the largest timestamp (KIP-734). May wait for the
+        disk."""
         return at_once(self.looking_up(None))
 
     def looking_up(self, timestamp: int | None) -> Work[Found | None]:
@@ -459,17 +464,17 @@ class Log:
             raise files.refusal(error) from error
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch that wrote `offset`; -1 if it is unknown."""
+        """The leader epoch of the record at `offset`; -1 if it is unknown."""
         return self.files.epochs.epoch_at(offset)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(the largest epoch at or below `epoch`, where it ended); (-1, -1) for an unknown one (KIP-320)."""
+        """The largest epoch that is at most `epoch`, and its end offset; (-1, -1) for an unknown epoch (KIP-320)."""
         return self.files.epochs.end_of(epoch, self.end)
 
     # watermarks
 
     def advance(self, high_watermark: int) -> None:
-        """Everything below this offset has committed."""
+        """Set the high watermark. All records below it are committed."""
         self.high_watermark = high_watermark
         self.last_stable = high_watermark if self.producers.transactions.quiet else self.stable_below(high_watermark)
 
@@ -478,7 +483,8 @@ class Log:
         return max(self.producers.transactions.stable_below(high_watermark), self.start)
 
     def advance_start(self, offset: int) -> None:
-        """Records below `offset` are deleted (DeleteRecords); the next retention deletes their segments.
+        """Raise the log start offset to `offset` (DeleteRecords). The next retention check deletes the segments below
+        it.
 
         Raises KAFKA_STORAGE_ERROR.
         """
@@ -493,44 +499,47 @@ class Log:
                 raise files.refusal(error) from error
 
     def move_start(self, offset: int) -> None:
-        """Begin at `offset`, without notifying the directory. Raises OSError."""
+        """Set the log start offset, without notifying the directory. Raises OSError."""
         self.start = offset
         self.high_watermark = max(self.high_watermark, offset)
         self.last_stable = max(self.last_stable, offset)
-        self.files.epochs.cut_start(offset, save=not self.files.device.is_slow)  # the next start truncates them again
+        # without saving, the next start removes the same entries again
+        self.files.epochs.cut_start(offset, save=not self.files.device.is_slow)
 
     def note_cleaned(self, end: int) -> None:
-        """Compaction has cleaned everything below `end`."""
+        """Store that compaction has cleaned the log up to `end`."""
         self.cleaned_end = end
 
     def begin_epoch(self, epoch: int) -> None:
-        """This replica leads from now on: the epoch begins at `end`."""
+        """Begin a leader epoch at `end`, because this replica is the leader from now on."""
         self.files.epochs.assign(epoch, self.end, save=False)
 
-    # syncing, cutting, closing
+    # syncing, truncating, closing
 
     async def sync(self, *, is_chore: bool = False) -> None:
-        """Return when everything flushed is on disk; callers share one fdatasync. A sync for a chore may take its time,
-        as no request and no other node waits for it. Raises Damage."""
+        """Return when all flushed batches are on disk. Concurrent callers share one fdatasync.
+
+        `is_chore` means that no request and no other node waits for the sync, so that it may take long. Raises Damage.
+        """
         files = self.files
         try:
             is_forced = self._settings.fsync_always
             await self._sync.up_to(files.written_end, log_start=self.start, is_chore=is_chore, is_forced=is_forced)
         except OSError as error:
-            if files is self.files:  # otherwise the replica has moved in the meantime, and all of it is on another disk
+            if files is self.files:  # otherwise the replica has moved to another disk in the meantime
                 raise self.fail(error) from error
         if self.offline is not None:
             raise Damage(self.offline)
 
     def sync_blocking(self) -> None:
-        """Sync everything written, on the caller. Raises OSError."""
+        """Sync all written batches on the calling thread. Raises OSError."""
         self._sync.blocking(self.start)
 
     def truncate_to(self, offset: int) -> None:
-        """Delete everything at and after `offset`, which the leader never had. Raises Damage; KafkaError if that is not
-        possible now.
+        """Delete all records at and after `offset`, because the leader does not have them. Raises Damage, or KafkaError
+        if that is not possible at the moment.
 
-        An epoch that began at the end is removed too: its leader may not have written anything.
+        An epoch that began at the end of the log is also removed, because its leader may not have written any records.
         """
         self.flush()
         files = self.files
@@ -547,7 +556,7 @@ class Log:
             raise self.fail(error) from error
 
     def begin_anew(self, offset: int) -> None:
-        """Delete everything: the log is empty and begins at `offset`. Raises OSError, KafkaError."""
+        """Delete all records, and begin an empty log at `offset`. Raises OSError, KafkaError."""
         self.files.begin_anew(offset, self._settings.file_delete_delay_ms)
         self._end_at(offset)
         self.move_start(offset)
@@ -555,7 +564,7 @@ class Log:
     def _end_at(self, end: int) -> None:
         self.end = end
         if end < self.cleaned_end:
-            self.cleaned_end = end  # batches appended from here on were never cleaned
+            self.cleaned_end = end  # batches that are appended after this have not been cleaned
             self._on_start_moved()
         self.start = min(self.start, end)
         self.high_watermark = min(self.high_watermark, end)
@@ -563,8 +572,8 @@ class Log:
         self.last_stable = min(self.last_stable, self.stable_below(self.high_watermark))
 
     def apply_retention(self, now_ms: int) -> int:
-        """Delete segments by time, size and start offset; returns how many. Raises Damage; KafkaError if that is not
-        possible now."""
+        """Delete segments by time, size and log start offset, and return their number. Raises Damage, or KafkaError if
+        that is not possible at the moment."""
         self.producers.expire(now_ms, self.producer_expiration_ms)
         files, settings = self.files, self._settings
         segments, disk = files.segments, files.world.disk
@@ -585,25 +594,25 @@ class Log:
         return count
 
     def replace_files(self, future: Log) -> None:
-        """Continue with the files of another log, which has the same batches, all on disk. The producer state in memory
-        stays, because it is more complete than that in the files."""
+        """Continue with the files of another log, which has the same batches, all of them on disk. The producer state
+        in memory is kept, because it is more complete than that in the files."""
         future.files.replace(self.files)
         self.files, self._sync = future.files, future._sync
         self.cleaned_end = 0
 
     def retire(self, why: str) -> None:
-        """The directory is deleted or abandoned: go offline, and never open its files again."""
+        """Go offline and never open the files again, because the directory is deleted or abandoned."""
         self.files.go_offline(why)
         self.files.retire()
 
     def _write_out(self) -> None:
-        """Write everything that a clean shutdown leaves: indexes and producer snapshot. Raises OSError, Damage,
+        """Write the files of a clean shutdown: queued batches, indexes and a producer snapshot. Raises OSError, Damage,
         KafkaError."""
         self.flush()
         self.files.write_out(self.end, self.producers)
 
     async def close_soon(self) -> None:
-        """Like `close`, with its syncs in threads; the caller syncs the log directory. Raises Damage."""
+        """Like `close`, but sync on other threads. The caller must sync the log directory. Raises Damage."""
         try:
             if self.offline is None:
                 self._write_out()
@@ -613,7 +622,7 @@ class Log:
         self.drop_files()
 
     def close(self, *, sync: bool = True) -> None:
-        """Write everything that a clean shutdown leaves; waits for the disk. Raises Damage."""
+        """Write the files of a clean shutdown and close the log, which waits for the disk. Raises Damage."""
         try:
             if self.offline is None:
                 self._write_out()
@@ -630,12 +639,14 @@ class Log:
 
 
 def _nobody_waits() -> None:
-    """The default callback, for a log that does not belong to a partition yet."""
+    """The default callback of a log that does not belong to a partition yet."""
 
 
 def _chunks(queue: list[Buffer], end: int) -> Iterator[tuple[bytes, int]]:
-    """Copies of the queued bytes, each at most WRITE_BYTES or one batch, and the end offset of each: the buffers behind
-    the views are about to be reused."""
+    """Copy the queued bytes into chunks of at most WRITE_BYTES or one batch. Yield each chunk with its end offset.
+
+    The bytes are copied because their buffers will be reused.
+    """
     taken, size_bytes = list[Buffer](), 0
     for view in queue:
         if taken and size_bytes + len(view) > WRITE_BYTES:

@@ -1,7 +1,8 @@
-"""The files of one log: segments, leader epochs, producer snapshots, and how much of them is written and synced.
+"""The files of one log: segments, leader epochs and producer snapshots, and the offsets up to which they are written
+and synced.
 
-`Log` builds on this and adds watermarks, producer state and the queue of appended batches. Nothing here depends on
-`Log`. A replica that moves to another directory keeps its `Log` object and gets new `LogFiles`.
+`Log` is based on this module and adds watermarks, producer state and the queue of appended batches. This module does
+not depend on `Log`. When a replica moves to another directory, its `Log` object continues with new `LogFiles`.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class LogFiles:
         snapshot_end: int,
         made: bool,
     ) -> None:
-        """`key`: topic and partition. `segments` have all batches below `end`, and all of them count as synced."""
+        """`key` is the topic and partition. `segments` contain all batches below `end`, and all of them count as
+        synced."""
         self.world = world
         self.pool = pool
         self.directory = directory
@@ -77,25 +79,26 @@ class LogFiles:
         self.topic_id = topic_id
         self.device = world.disk.device(directory)
         self.made = made
-        """Whether the directory exists; a partition that never had a batch may not have one."""
+        """Whether the directory exists. A partition that never had a batch may not have a directory."""
         self.segments = segments
         self.epochs = epochs
         self.reader = Reader(world.disk, segments)
         self.snapshot_end = snapshot_end
         """The offset of the newest producer snapshot; -1 if there is none."""
         self.garbage: list[tuple[int, str]] = []
-        """(due by the steady clock in ms, path): renamed files, to be unlinked off the loop."""
+        """Renamed files that have to be unlinked: the due time in ms of the steady clock, and the path."""
         self.offline: str | None = None
-        """Why the log is offline; None while it serves."""
+        """The reason why the log is offline; None if it is online."""
         self.changed = False
-        """Whether it was written to or truncated since it was opened, so that a clean shutdown has something to
-        write."""
+        """Whether the log was written to or truncated since it was opened, so that a clean shutdown has to write
+        files."""
         self.written_end = self.synced_end = end
-        """Everything below `written_end` is in the page cache, everything below `synced_end` on disk."""
+        """Records below `written_end` are in the page cache. Records below `synced_end` are on disk."""
         self.names_changed = False
         """Whether files were created whose names may not be on disk yet."""
         self.generation = 0
-        """Counts truncations and replacements by other files. After one, bytes that were read before may be gone."""
+        """The number of truncations and replacements of files. If it has changed, bytes that were read may be
+        outdated."""
         self._sealed: list[Segment] = []
         self._before_cut: Callable[[int], None] | None = None
         self._on_io_error: Callable[[str, int, str], None] | None = None
@@ -103,25 +106,25 @@ class LogFiles:
     def listen(
         self, before_cut: Callable[[int], None] | None, on_io_error: Callable[[str, int, str], None] | None
     ) -> None:
-        """Set callbacks. `before_cut(offset)` runs before batches at and after an offset are replaced: it lowers the
-        recovery point on disk. `on_io_error(topic, partition, offline)` runs when the disk has failed."""
+        """Set callbacks. `before_cut(offset)` is called before batches at and after an offset are replaced, and lowers
+        the recovery point on disk. `on_io_error(topic, partition, offline)` is called when the disk has failed."""
         self._before_cut = before_cut
         self._on_io_error = on_io_error
 
     # errors
 
     def require_online(self) -> None:
-        """Raises KAFKA_STORAGE_ERROR once the log is offline."""
+        """Raise KAFKA_STORAGE_ERROR if the log is offline."""
         if self.offline is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 
     def go_offline(self, why: str) -> None:
-        """Go offline, unless the log is offline already."""
+        """Go offline, unless the log is already offline."""
         if self.offline is None:
             self.offline = why
 
     def fail(self, error: OSError | Damage | KafkaError) -> Damage:
-        """Take the log offline; returns the error to raise."""
+        """Take the log offline, and return the error to raise."""
         if self.offline is None:
             self.offline = f"{self.topic}-{self.partition} in {self.directory}: {error}"
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -132,41 +135,41 @@ class LogFiles:
         return Damage(self.offline)
 
     def refusal(self, error: OSError | Damage) -> KafkaError:
-        """The error for a caller that has changed nothing. Takes the log offline, unless the process is merely out of
-        descriptors."""
+        """The error for a caller that has not changed the log. Take the log offline, unless the cause is only that no
+        file descriptor is free."""
         if is_short(error):
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{error}; try again when connections have closed")
         self.fail(error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 
     def unchanged(self, error: OSError) -> Damage | KafkaError:
-        """Like `refusal`, but Damage if the log goes offline."""
+        """Like `refusal`, but the error is Damage if the log goes offline."""
         return self.refusal(error) if is_short(error) else self.fail(error)
 
     def fail_write(self, segment: Segment, error: OSError) -> Damage:
-        """Take the log offline after a failed write, and truncate the bytes that it left."""
+        """Take the log offline after a failed write, and truncate the bytes that the write has left."""
         damage = self.fail(error)
         try:
             segment.drop_unwritten()
         except OSError:
-            log.warning("%s%s may end in a torn batch; recovery truncates it", segment.path, LOG)
+            log.warning("%s%s may end in a torn batch; recovery will truncate it", segment.path, LOG)
         return damage
 
     # writing
 
     def make(self) -> None:
         """Create the partition's directory. Raises OSError."""
-        if not self.world.disk.exists(self.directory):  # an attempt without descriptors may have created it
+        if not self.world.disk.exists(self.directory):  # it exists after an attempt that failed for lack of descriptors
             self.world.disk.mkdir(self.directory)
         if self.topic_id is not None:
             write_topic_id(self.world.disk, self.directory, self.topic_id)
         self.made = True
 
     def open_active(self) -> None:
-        """Open the active segment's file before anything changes, so that the caller can retry if there is no
-        descriptor.
+        """Open the active segment's file before the log is changed, so that the caller can retry if no file descriptor
+        is free.
 
-        Raises KAFKA_STORAGE_ERROR; any error but a lack of descriptors takes the log offline.
+        Raises KAFKA_STORAGE_ERROR. Any other cause than a lack of descriptors takes the log offline.
         """
         try:
             if not self.made:
@@ -184,9 +187,9 @@ class LogFiles:
             raise self.refusal(error) from error
 
     def write(self, segment: Segment, buffers: Sequence[Buffer], end: int) -> None:
-        """Write the queued bytes of the active segment in one call, after which everything below `end` is written.
+        """Write all queued bytes of the active segment in one call, and set `written_end` to `end`.
 
-        Raises Damage: the log is offline. KafkaError: nothing was written, for lack of descriptors.
+        Raises Damage if the log goes offline, or KafkaError if no file descriptor is free, so that nothing was written.
         """
         is_first = not segment.written_bytes
         try:
@@ -201,11 +204,11 @@ class LogFiles:
         self.changed = True
 
     def note_new_names(self) -> None:
-        """Files were created: the directory needs a sync."""
+        """Store that files were created, so that the directory has to be synced."""
         self.names_changed = True
 
     def wrote(self, segment: Segment, size_bytes: int, end: int) -> None:
-        """A thread has written `size_bytes` more of the segment: everything below `end` is written."""
+        """Count `size_bytes` that a thread has written, and set `written_end` to `end`."""
         segment.wrote(size_bytes)
         self.written_end = end
         self.changed = True
@@ -213,31 +216,32 @@ class LogFiles:
     # segments
 
     def seal_active(self, end: int, producers: ProducerStates) -> None:
-        """Finish the active segment, which ends at `end`; a new one follows. Raises OSError."""
+        """Finish the active segment, which ends at `end`. A new segment must be added next. Raises OSError."""
         self.segments.active.seal()
         self.take_snapshot(end, producers)
         self._sealed.append(self.segments.active)
 
     def add_segment(self, base_offset: int, roll_jitter_ms: int) -> None:
-        """Begin a new active segment."""
+        """Add a new active segment."""
         segment = Segment(self.world.disk, self.pool, self.directory, base_offset, created_ms=self.world.wall_ms())
         segment.jitter_roll(roll_jitter_ms)
         segment.aborted.begin()
         self.segments.add(segment)
 
     def take_snapshot(self, end: int, producers: ProducerStates) -> None:
-        """Write the producers' state at `end`, if any batch came since the last snapshot. Raises OSError."""
+        """Write a snapshot of the producer state at `end`, if batches were appended since the last one. Raises
+        OSError."""
         if end > max(self.snapshot_end, self.segments.first.base_offset):
             self.write_snapshot(end, producers)
 
     def write_snapshot(self, end: int, producers: ProducerStates) -> None:
-        """Write the producers' state at `end`. Raises OSError."""
+        """Write a snapshot of the producer state at `end`. Raises OSError."""
         path = f"{self.directory}/{file_name(end, SNAPSHOT)}"
         replace_file(self.world.disk, path, producers.build_snapshot())
         self.snapshot_end = end
 
     def load_producers(self, end: int, expiration_ms: int) -> ProducerStates:
-        """The producers' state at `end`, from a snapshot and the batches after it. Raises OSError, Damage."""
+        """The producer state at `end`, from a snapshot and the batches after it. Raises OSError, Damage."""
         producers = load_producers(
             self.world.disk, self.directory, self.segments, end, self.world.wall_ms(), expiration_ms, end
         )
@@ -247,7 +251,7 @@ class LogFiles:
     def swap(self, old: list[Segment], new: Segment, delay_ms: int) -> None:
         """Replace the neighbouring segments `old` with `new`, whose files end in `.cleaned`. Raises OSError.
 
-        An error in the middle is damage: the next start finishes the swap.
+        After an error, the caller must take the log offline, and the next start completes the swap.
         """
         disk = self.world.disk
         prepare_swap(disk, new.path)
@@ -260,11 +264,11 @@ class LogFiles:
         finish_swap(disk, new.path)
 
     def drop_first(self, count: int, delay_ms: int) -> None:
-        """Delete the `count` oldest segments, whose files are unlinked `delay_ms` later. Raises OSError."""
+        """Delete the `count` oldest segments. Their files are unlinked `delay_ms` later. Raises OSError."""
         gone = self.segments.take_first(count)
         first = self.segments.first
         if not first.size_bytes:
-            first.handle()  # after a crash, only the file's name shows the offset at which to continue
+            first.handle()  # create the file: after a crash, its name is the only source of the next offset
             self.names_changed = True
         self._remove(gone, delay_ms)
         for offset in snapshot_offsets(self.world.disk, self.directory):
@@ -272,7 +276,8 @@ class LogFiles:
                 self.world.disk.unlink(f"{self.directory}/{file_name(offset, SNAPSHOT)}")
 
     def cut(self, offset: int, delay_ms: int) -> None:
-        """Delete the batches at and after `offset`, including the whole batch that contains it; `written_end` moves.
+        """Delete the batches at and after `offset`, including the batch that contains it. Set `written_end`
+        accordingly.
 
         Raises OSError, KafkaError.
         """
@@ -287,9 +292,10 @@ class LogFiles:
             segment.cut(located[0], located[1])
         else:
             segment.recount()
-        disk.sync_blocking(segment.handle())  # before any append: a power loss must not mix the two histories
+        # before any append, so that a power failure cannot leave deleted and new batches in the same file
+        disk.sync_blocking(segment.handle())
         disk.sync_directory_blocking(self.directory)
-        end = segment.end_by_walk()  # cleaning may have left a gap below the batch that was found
+        end = segment.end_by_walk()  # below `offset` if cleaning has left a gap before the batch that was found
         for taken in snapshot_offsets(disk, self.directory):
             if taken > end:
                 disk.unlink(f"{self.directory}/{file_name(taken, SNAPSHOT)}")
@@ -305,12 +311,13 @@ class LogFiles:
         self._remove(self.segments.replace_all(fresh), delay_ms)
         for taken in snapshot_offsets(disk, self.directory):
             disk.unlink(f"{self.directory}/{file_name(taken, SNAPSHOT)}")
-        fresh.handle()  # after a crash, only the file's name shows the offset at which to continue
+        fresh.handle()  # create the file: after a crash, its name is the only source of the next offset
         self.names_changed = True
         self._end_at(offset)
 
     def _lower_recovery_point(self, offset: int) -> None:
-        """Called before a file changes: after a crash, recovery must read the batches that replace synced ones."""
+        """Lower the recovery point before a file is changed, so that after a crash recovery reads the batches that
+        replace synced ones."""
         if self._before_cut is not None:
             self._before_cut(offset)
 
@@ -322,7 +329,7 @@ class LogFiles:
         self.written_end = end
 
     def _remove(self, segments: list[Segment], delay_ms: int) -> None:
-        """Rename the files of segments; they are unlinked later, off the loop. Raises OSError."""
+        """Rename the files of segments. They are unlinked later on another thread. Raises OSError."""
         self.reader.forget()
         gone = set(map(id, segments))
         self._sealed = [segment for segment in self._sealed if id(segment) not in gone]
@@ -338,58 +345,59 @@ class LogFiles:
         self.garbage.append((self.world.steady_ms() + delay_ms, path + DELETED))
 
     def take_garbage(self, now_ms: int | None = None) -> list[str]:
-        """Return the files that are due to be unlinked (all files if no time is given)."""
+        """Remove and return the paths of files that are due to be unlinked, or of all files if no time is given."""
         due = [path for at_ms, path in self.garbage if now_ms is None or at_ms <= now_ms]
         self.garbage = [entry for entry in self.garbage if not (now_ms is None or entry[0] <= now_ms)]
         return due
 
-    # syncing: the part that `GroupSync` uses
+    # syncing, for `GroupSync`
 
     @property
     def has_sealed(self) -> bool:
-        """Whether full segments wait for their sync."""
+        """Whether full segments are waiting to be synced."""
         return bool(self._sealed)
 
     def recovered(self, recovery_point: int) -> None:
-        """After an unclean shutdown, the page cache may hold batches that are not on disk."""
+        """Set what has to be synced after an unclean shutdown: only records below `recovery_point` are on disk for
+        sure."""
         segments = self.segments
         self.changed = self.names_changed = True
         self.synced_end = recovery_point
         self._sealed = [segments[at] for at in range(segments.first_in_doubt(recovery_point), len(segments) - 1)]
 
     def take_sealed(self) -> list[Segment]:
-        """Return the full segments that wait for their sync; the caller syncs them."""
+        """Remove and return the full segments that are waiting to be synced. The caller syncs them."""
         sealed, self._sealed = self._sealed, []
         return sealed
 
     def take_names_changed(self) -> bool:
-        """Return whether the directory needs a sync; the caller syncs it."""
+        """Reset and return whether the directory has to be synced. The caller syncs it."""
         changed, self.names_changed = self.names_changed, False
         return changed
 
     def sync_failed(self, sealed: list[Segment]) -> None:
-        """A sync ended early: `sealed` and the directory have to wait for the next one."""
+        """Store that `sealed` and the directory have yet to be synced, because a sync has failed."""
         self._sealed = [segment for segment in sealed if not segment.deleted] + self._sealed
         self.names_changed = True
 
     def synced(self, end: int, generation: int) -> None:
-        """Everything below `end` is on disk, unless the log was truncated since `generation`."""
+        """Set `synced_end` to `end`, unless the log was truncated since `generation`."""
         if generation == self.generation:
             self.synced_end = max(self.synced_end, end)
 
     def save_epochs(self, log_start: int) -> None:
-        """Write the leader epochs before a sync, if there is a record at or after `log_start`. Raises OSError.
+        """Write the leader epochs before a sync, if there are records at or after `log_start`. Raises OSError.
 
-        Recovery reads batches from the recovery point on; the file must have the epochs of those below it.
+        Recovery reads batches from the recovery point on, so the file must contain the epochs of earlier batches.
         """
         if self.epochs.unsaved and self.written_end > log_start:
             self.epochs.save()
             self.names_changed = True
 
-    # the end, or another directory
+    # closing, and moving to another directory
 
     def write_out(self, end: int, producers: ProducerStates) -> None:
-        """Write what a clean shutdown leaves besides the batches. Raises OSError."""
+        """Write the files of a clean shutdown, except the batches. Raises OSError."""
         active = self.segments.active
         if self.changed and active.written_bytes:
             active.seal()
@@ -405,19 +413,19 @@ class LogFiles:
             segment.drop_files()
 
     def retire(self) -> None:
-        """The directory is being deleted: its files are never opened again."""
+        """Close all files and never open them again, because the directory is being deleted."""
         for segment in self.segments:
             segment.retire()
 
     def renamed(self, directory: str) -> None:
-        """The directory has been renamed."""
+        """Set the new path of the directory, which has been renamed."""
         self.directory = directory
         self.epochs.moved(directory)
         for segment in self.segments:
             segment.moved(directory)
 
     def replace(self, old: LogFiles) -> None:
-        """Replace `old`, the files of a replica with the same batches, all of which are on disk here."""
-        self.generation = old.generation + 1  # a cleaning in progress has read the old files
+        """Take the place of `old`, the files of a replica with the same batches, all of which are on disk here."""
+        self.generation = old.generation + 1  # abandons a cleaning in progress, which has read the old files
         self.changed = True
-        old.synced(old.written_end, old.generation)  # its waiters need not wait any longer
+        old.synced(old.written_end, old.generation)  # ends the wait for syncs of the old files

@@ -1,7 +1,7 @@
-"""Reads whole batches: decides where a read begins and ends, and which thread waits for the disk.
+"""Reads whole batches from a log, from the page cache or, if the read has to wait for the disk, on another thread.
 
-A read is a generator that yields its requests to the disk; the caller answers from the page cache, or gives up and lets
-a thread answer. Consumers continue where they stopped, so the positions where reads ended are cached.
+A read is a generator that yields its requests to the disk. Its caller sends it the bytes from the page cache, or gives
+up and repeats the read on a thread. Consumers continue where they stopped, so the end positions of reads are cached.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from kpybroker.world import Buffer, Disk
 
 _PLACES_KEPT = 64
 _LOOK_AHEAD_BYTES = 8192
-"""Read this much more if the first batch must be searched for, so that one read suffices."""
+"""How much more to read if the first batch has to be searched for, so that one read is usually enough."""
 
 
 _GROWING = 1 << 62
-"""The end of a log that may grow during the read."""
+"""The end offset that is assumed for a log that may grow during the read."""
 
 
 class Ask(NamedTuple):
-    """The next request of a read: bytes of a segment, or (size 0) loading its indexes into memory."""
+    """The next request of a read: bytes of a segment or, if the size is 0, the loading of its indexes into memory."""
 
     segment: Segment
     size: int
@@ -39,7 +39,7 @@ Plan = Generator[Ask, Buffer, Buffer]
 
 
 class Reader:
-    """Reads the segments of one log. The log checks the offsets."""
+    """Reads the segments of one log. The log has already checked the offsets."""
 
     __slots__ = ("_changes", "_disk", "_places", "_segments")
 
@@ -50,7 +50,7 @@ class Reader:
         self._changes = 0
 
     def forget(self) -> None:
-        """Segments were deleted or truncated."""
+        """Clear the cached positions, because segments were deleted or truncated."""
         self._places.clear()
         self._changes += 1
 
@@ -61,7 +61,8 @@ class Reader:
             del places[next(iter(places))]
 
     def read(self, offset: int, max_bytes: int, upper: int, written_end: int, *, min_one: bool) -> Buffer | None:
-        """Whole batches from the one with `offset`, below `upper`; None if the read would wait for the disk.
+        """Read whole batches below `upper`, beginning with the batch that contains `offset`. The result is None if the
+        read would wait for the disk.
 
         Raises Damage if the bytes there are not a batch.
         """
@@ -104,9 +105,9 @@ class Reader:
             return result
 
     async def read_cold(self, offset: int, max_bytes: int, upper: int, *, min_one: bool) -> Buffer:
-        """The same, on a thread if it must wait. Raises Damage; SegmentGone if the caller has to try again.
+        """Like `read`, but wait for the disk on a thread. Raises Damage, or SegmentGone if the caller has to try again.
 
-        The log may grow in the meantime, so the result is scanned up to `upper`, not up to the end of the file.
+        The log may grow in the meantime, so the result ends at `upper` rather than at the end of the file.
         """
         plan = self._plan(offset, max_bytes, upper, _GROWING, min_one=min_one)
         try:
@@ -122,7 +123,7 @@ class Reader:
                     await ask.segment.load_indexes_cold()
                     chunk = b""
                 if ask.segment.deleted:
-                    # the bytes may be those of the segment that replaced it, where a later batch may be in this place
+                    # the bytes may be from the segment that replaced it, which may have another batch at this position
                     raise SegmentGone(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment has been deleted")
                 ask = plan.send(chunk)
         except StopIteration as done:
@@ -138,7 +139,7 @@ class Reader:
         while True:
             ahead = 0
             if position < 0 and offset <= segment.base_offset:
-                position = 0  # the index need not be in memory for this
+                position = 0  # without loading the index
             if position < 0:
                 yield Ask(segment, 0, 0)
                 position = segment.index().position_for(offset)
@@ -184,7 +185,7 @@ class Reader:
     def _cut(
         self, segment: Segment, position: int, chunk: Buffer, at: int, max_bytes: int, upper: int, written_end: int
     ) -> memoryview:
-        """The whole batches of a chunk from `at` on: at most `max_bytes`, below `upper`."""
+        """The whole batches of a chunk from `at` on that are below `upper`, at most `max_bytes`."""
         whole = memoryview(chunk)
         limit = min(len(chunk), at + max_bytes)
         if position + limit == segment.written_bytes:
@@ -195,7 +196,7 @@ class Reader:
                 return whole[at:limit]
         end = at
         if limit - at > _LOOK_AHEAD_BYTES and segment.has_indexes:
-            # the scan for the last whole batch begins at the last index entry inside
+            # begin the scan for the last whole batch at the last index entry within the chunk
             end = max(at, segment.index().floor(upper - 1, position + limit - PREFIX_BYTES) - position)
         next_offset = -1
         while end + WALKED.size <= limit:
@@ -203,7 +204,7 @@ class Reader:
             size = length + PREFIX_BYTES
             if end + size > limit or base_offset + last_delta >= upper or length <= 0:
                 if next_offset < 0 and end > at:
-                    next_offset = base_offset  # the index pointed exactly at the batch that no longer fits
+                    next_offset = base_offset  # the index entry was that of the first batch that does not fit
                 break
             next_offset = base_offset + last_delta + 1
             end += size
@@ -215,10 +216,10 @@ class Reader:
 def _walk(
     segment: Segment, position: int, chunk: Buffer, at: int, limit: int, upper: int, segment_end: int
 ) -> tuple[int, int]:
-    """Scan the headers of a chunk from `at` on. Returns the end of the last whole batch below `limit` and `upper`, and
-    -1.
+    """Scan the headers of a chunk from `at` on, up to the last whole batch below `limit` and `upper`.
 
-    If the bytes after it are not a batch, returns the offset that the missing batch should have, instead of -1.
+    Return the end of that batch, and -1. If the bytes after it are not a batch, return the offset of the missing batch
+    instead of -1.
     """
     end = segment.base_offset
     while at < limit:
@@ -239,7 +240,7 @@ def _walk(
 
 
 def end_of(batches: Buffer) -> int:
-    """The offset after the last of some whole batches; 0 if there are none."""
+    """The offset after the last of some whole batches; 0 if there are no batches."""
     at = end = 0
     while at + WALKED.size <= len(batches):
         base_offset, length, last_delta = WALKED.unpack_from(batches, at)
@@ -251,7 +252,7 @@ def end_of(batches: Buffer) -> int:
 
 
 def aborted_within(segments: Segments, offset: int, records: Buffer) -> list[AbortedTransaction]:
-    """The aborted transactions that have records among those read from `offset` on, by their first offset.
+    """The aborted transactions with records in `records`, which were read from `offset` on, by their first offset.
 
     May wait for the disk. Raises OSError, Damage.
     """
@@ -276,10 +277,10 @@ def _no_batch(segment: Segment, position: int, offset: int) -> Damage:
 
 
 def _first(chunk: Buffer, offset: int) -> tuple[int, int]:
-    """(position, size) of the first batch that ends at or after `offset`.
+    """The position and size of the first batch that ends at or after `offset`.
 
-    Size 0: none in this chunk, and the search continues at the position, unless that is 0; size -1: the bytes there are
-    not a batch.
+    The size is 0 if the chunk does not contain that batch; the search then continues at the position, unless it is 0.
+    The size is -1 if the bytes at the position are not a batch.
     """
     at = 0
     while at + WALKED.size <= len(chunk):

@@ -1,7 +1,8 @@
 """Loads a log after a clean shutdown, and recovers it after an unclean one.
 
-After a clean shutdown the files are trusted. Otherwise every batch from the recovery point's segment on is checked; the
-first incomplete or damaged batch ends the log, and indexes, leader epochs and producer state are rebuilt.
+After a clean shutdown the files are trusted. Otherwise every batch is checked, beginning with the segment of the
+recovery point. The log is truncated at the first incomplete or damaged batch, and indexes, leader epochs and producer
+state are rebuilt.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ class Loaded:
     start: int
     end: int
     cleaned_end: int = 0
-    """Compaction has cleaned everything below this offset."""
+    """The offset up to which compaction has cleaned the log."""
 
 
 @dataclass(slots=True, frozen=True)
 class Origin:
-    """What is known about a log before its files are read."""
+    """The data about a log that is available before its files are read."""
 
     clean: bool
     recovery_point: int
@@ -63,7 +64,8 @@ class Origin:
     producer_expiration_ms: int
     cleaned_end: int = 0
     synced_end: int = 0
-    """Everything below this offset was on disk: unreadable bytes there are damage, not the tail of a crash."""
+    """All records below this offset were on disk, so invalid bytes there are damage rather than the result of a
+    crash."""
 
 
 def open_files(
@@ -77,9 +79,9 @@ def open_files(
     *,
     lazy: bool,
 ) -> tuple[LogFiles, Loaded]:
-    """The files of a log and what was read from them. Raises Damage.
+    """Open the files of a log, and return them with the loaded contents. Raises Damage.
 
-    A missing directory is created now, or with the first batch if `lazy`.
+    A missing directory is created now or, if `lazy`, with the first batch.
     """
     try:
         exists = world.disk.exists(directory)
@@ -115,7 +117,7 @@ def empty(disk: Disk, pool: FilePool, directory: str, start: int, now_ms: int) -
 
 
 def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, origin: Origin) -> Loaded:
-    """Open a log. Raises Damage, OSError."""
+    """Load the contents of a log's directory, and recover them if necessary. Raises Damage, OSError."""
     names = _without_leftovers(disk, directory)
     bases = sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdecimal())
     for name in names:
@@ -149,7 +151,7 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
             _delete_segment(disk, segment)
         end = trusted = start
     if not epochs_known and end > start:
-        epochs.cut_end(0, save=False)  # the last segments do not contain the epochs of earlier ones
+        epochs.cut_end(0, save=False)  # the recovered segments do not contain the epochs of earlier ones
         _read_epochs(segments, epochs)
     epochs.cut_end(end)
     epochs.cut_start(start)
@@ -158,7 +160,8 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
 
 
 def _without_leftovers(disk: Disk, directory: str) -> list[str]:
-    """The names in the directory, after completing or deleting what an interrupted cleaning or deletion left."""
+    """Complete or delete the files that an interrupted cleaning or deletion left, and return the names of the
+    others."""
     finish_swaps(disk, directory)
     kept = []
     for name in disk.list(directory):
@@ -170,7 +173,7 @@ def _without_leftovers(disk: Disk, directory: str) -> list[str]:
 
 
 def _load_epochs(epochs: LeaderEpochs, names: list[str]) -> bool:
-    """Load the epochs; False if the file is missing or damaged. Every batch has its epoch, too."""
+    """Load the epochs. Return False if the file is missing or damaged; they are read from the batches then."""
     if "leader-epoch-checkpoint" not in names:
         return False
     try:
@@ -178,7 +181,7 @@ def _load_epochs(epochs: LeaderEpochs, names: list[str]) -> bool:
     except Damage as damage:
         log.warning("%s; leader epochs are read from the batches", damage)
         return False
-    return bool(epochs.entries)  # a power loss can leave an empty file
+    return bool(epochs.entries)  # a power failure can leave an empty file
 
 
 def _read_epochs(segments: Segments, epochs: LeaderEpochs) -> None:
@@ -192,7 +195,7 @@ def _read_epochs(segments: Segments, epochs: LeaderEpochs) -> None:
 
 
 def _trust(segments: Segments, names: list[str], settings: LogSettings, epochs: LeaderEpochs) -> int:
-    """Load after a clean shutdown; a segment without an index is scanned. Returns the end offset."""
+    """Load the log after a clean shutdown, and return its end offset. Segments without an index are scanned."""
     present = frozenset(names)
     end = segments.first.base_offset
     for segment in segments:
@@ -241,8 +244,8 @@ def _recover(
     epochs: LeaderEpochs,
     origin: Origin,
 ) -> int:
-    """Check all batches from the recovery point's segment on, and truncate at the first bad one. Returns the end
-    offset."""
+    """Check all batches from the segment of the recovery point on, and truncate the log at the first invalid batch.
+    Return the end offset."""
     first = segments.first_in_doubt(origin.recovery_point)
     for number in range(first):
         if segments[number].size_bytes and _lacks_index(segments[number], present):
@@ -257,7 +260,7 @@ def _recover(
         if not why and number + 1 < len(segments) and not settings.compacted:
             following = segments[number + 1].base_offset
             if following > max(end, origin.cleaned_end, origin.synced_end):
-                # only cleaning leaves gaps; here, batches at the end of the segment were lost
+                # the gap was not left by cleaning: batches at the end of the segment are missing
                 why = f"its batches end before offset {following}, where the next segment begins"
                 _refuse_lost_end(segment, end, origin)
         if why:
@@ -275,7 +278,8 @@ def _recover(
 
 
 def _refuse_emptied(segments: Segments, settings: LogSettings, origin: Origin) -> None:
-    """Refuse an empty segment before another segment, unless cleaning has left it, or a crash above the synced end."""
+    """Raise Damage if a segment that is not the last one is empty. Cleaning may leave an empty segment, and so may a
+    crash above the synced end."""
     if settings.compacted:
         return
     for number in range(len(segments) - 1):
@@ -292,7 +296,7 @@ def _refuse_emptied(segments: Segments, settings: LogSettings, origin: Origin) -
 def _refuse_lost_end(last: Segment, end: int, origin: Origin) -> None:
     if origin.log_start <= end < origin.synced_end:
         raise Damage(
-            f"{last.path}{LOG}: its batches end at offset {end}, and those below {origin.synced_end} had been on the "
+            f"{last.path}{LOG}: its batches end at offset {end}, but all below {origin.synced_end} had been on the "
             "disk; stop the broker, and see `kpybroker storage check` and `repair`"
         )
 
@@ -300,10 +304,10 @@ def _refuse_lost_end(last: Segment, end: int, origin: Origin) -> None:
 def scan(
     segment: Segment, settings: LogSettings, epochs: LeaderEpochs, end: int, synced_end: int = 0
 ) -> tuple[int, str]:
-    """Check every batch and rebuild the indexes; bytes after the last sound batch are truncated.
+    """Check every batch, truncate the bytes after the last valid batch, and rebuild the indexes.
 
-    Returns the end offset, and why the segment was truncated ("" if it was not). Raises OSError; Damage, without
-    truncating, if that would be below `synced_end`: no crash leaves a log in this state.
+    Return the end offset and the reason for the truncation, which is "" if nothing was truncated. Raises OSError.
+    Raises Damage instead of truncating below `synced_end`, because a crash cannot have caused invalid bytes there.
     """
     file_bytes = segment.size_bytes
     segment.begin_scan()
@@ -333,8 +337,8 @@ def scan(
         position += needed
     if why and end < synced_end:
         raise Damage(
-            f"{segment.path}{LOG}: {why} at position {position}, where offset {end} should be, and this had been on "
-            "the disk; stop the broker, and see `kpybroker storage check` and `repair`"
+            f"{segment.path}{LOG}: {why} at position {position}, where offset {end} should be, which had been on the "
+            "disk; stop the broker, and see `kpybroker storage check` and `repair`"
         )
     segment.end_scan(file_bytes)
     epochs.save_if_changed()
@@ -342,7 +346,7 @@ def scan(
 
 
 def _unsound(batch: Batch, segment: Segment, end: int) -> str:
-    """Why these bytes are not the batch that belongs here; "" if they are."""
+    """The reason why these bytes are not the next batch; "" if they are."""
     if batch.size_bytes != len(batch.view):
         return f"a batch of {batch.size_bytes} bytes"
     if batch.magic != 2:

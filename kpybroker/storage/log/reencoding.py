@@ -1,7 +1,8 @@
-"""Opens batches before they are appended: scans their records, and recompresses them if needed.
+"""Opens batches before they are appended: scans their records, and recompresses them if necessary.
 
-As in Apache Kafka, a batch must have the records that its header promises, with timestamps that the topic accepts, and
-with keys if it is compacted. Their offsets must be consecutive (Kafka renumbers them): no record is changed.
+As in Apache Kafka, a batch must contain as many records as its header states. The records must have timestamps that the
+topic accepts and, if the topic is compacted, keys. Unlike in Kafka, which renumbers records, their offsets must be
+consecutive. Records are not changed.
 """
 
 from __future__ import annotations
@@ -20,25 +21,26 @@ from kpybroker.wire.records.record_fields import Piece
 from kpybroker.wire.records.record_scan import Walk, walk_through
 
 RECORDS_LIMIT = 1 << 20
-"""The most records of a compressed batch: a few bytes of zstd can stand for millions."""
+"""The maximum number of records in a compressed batch, because a few bytes of zstd can contain millions."""
 HEADERS_LIMIT = 1 << 22
-"""The most headers of a compressed batch, for the same reason: four headers take as long as one record."""
+"""The maximum number of headers in a compressed batch, for the same reason. Four headers take as long as one record."""
 PLAIN_LIMIT_BYTES = 128 << 20
-"""The most bytes that a batch may decompress to. Compaction can read batches of this size again."""
+"""The maximum decompressed size of a batch. Compaction can decompress batches of this size, too."""
 RECOMPRESSED_LIMIT_BYTES = 32 << 20
-"""The most bytes that a batch may decompress to if it is recompressed, and therefore is in memory as a whole."""
+"""The maximum decompressed size of a batch that is recompressed, because the whole batch is in memory then."""
 ON_LOOP_BYTES = 1 << 20
-"""The most bytes that are decompressed in one go on the loop; larger batches go to a thread."""
+"""The maximum number of bytes that are decompressed at once on the event loop. Larger batches are decompressed on a
+thread."""
 COMPRESSED_ON_LOOP_BYTES = 64 << 10
 SLOWLY_ON_LOOP_BYTES = 8 << 10
-"""The most bytes that are compressed in one go on the loop, in one to three milliseconds: at usual levels, and at slow
-ones (SLOWLY_ON_LOOP_BYTES)."""
+"""The maximum number of bytes that are compressed at once on the event loop, in one to three milliseconds.
+SLOWLY_ON_LOOP_BYTES applies to slow compression levels."""
 PLAIN_PIECE_BYTES = 64 << 10
 """An uncompressed batch is scanned in pieces of this size."""
 RECORD_BYTES_MIN = 7
-"""The smallest record: its length, attributes, two deltas, two absent fields and no headers."""
+"""The size of the smallest record: length, attributes, two deltas, null key, null value and no headers."""
 FEW_BYTES = 1024
-"""Records of more bytes on average are scanned in place: copying them would cost more."""
+"""Records with a larger average size are scanned in place, because copying them would take longer."""
 LOG_APPEND_TIME_TYPE = "LogAppendTime"
 _EVER = 1 << 64
 _LEVELS: dict[int, Callable[[LogSettings], int]] = {
@@ -47,7 +49,7 @@ _LEVELS: dict[int, Callable[[LogSettings], int]] = {
     Codec.ZSTD: lambda settings: settings.compression_zstd_level,
 }
 _SLOW_FROM: dict[int, int] = {Codec.GZIP: 7, Codec.LZ4: 3, Codec.ZSTD: 8}
-"""From these levels on, a megabyte takes 20 to 400 ms."""
+"""From these compression levels on, compressing a megabyte takes 20 to 400 ms."""
 _BYTES_PER_BYTE: dict[int, int] = {
     Codec.NONE: 1,
     Codec.GZIP: 1032,
@@ -55,23 +57,23 @@ _BYTES_PER_BYTE: dict[int, int] = {
     Codec.LZ4: 255,
     Codec.ZSTD: 1 << 17,
 }
-"""An upper bound for the bytes that one byte of the codec can become."""
+"""An upper bound for the number of bytes that one compressed byte can contain, by codec."""
 Opening = Work[Batch]
-"""Opens a batch, and returns the one to append."""
+"""Work that opens a batch and returns the batch to append."""
 
 
 def refusal(code: ErrorCode, text: str, records: list[int]) -> KafkaError:
-    """A refusal that names the offending records by their index in the batch."""
+    """An error with the indexes of the invalid records in the batch."""
     return KafkaError(code, text, [(index, text) for index in records])
 
 
 def records_possible(codec: int, body_bytes: int) -> int:
-    """An upper bound for the number of records in that many bytes."""
+    """An upper bound for the number of records in `body_bytes`."""
     return body_bytes * _BYTES_PER_BYTE[codec] // RECORD_BYTES_MIN
 
 
 def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Opening:
-    """The batch with its records checked, and compressed with `codec`. Raises KafkaError."""
+    """Check the records of a batch, and return the batch compressed with `codec`. Raises KafkaError."""
     anew = batch.codec != codec
     earliest, latest = _times_taken(settings, now_ms)
     base, is_ours = batch.base_timestamp, settings.message_timestamp_type == LOG_APPEND_TIME_TYPE
@@ -89,7 +91,7 @@ def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Open
     except KafkaError as error:
         if error.code != ErrorCode.CORRUPT_MESSAGE:
             raise
-        # Kafka's error for bytes that cannot be decompressed; after the original error, Java would send the bytes again
+        # as in Kafka, because Java clients would retry after the original error
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message) from error
     if settings.compacted and found.without_key:
         text = "a compacted topic cannot accept a record without a key"
@@ -110,7 +112,7 @@ def plain_pieces(
     limit_bytes: int,
     decompressed: Callable[[int, memoryview, int], Iterable[Piece | Load]] = stored_pieces,
 ) -> Iterable[Piece | Load]:
-    """The batch's records, `decompressed` to at most `limit_bytes` on demand."""
+    """The records of the batch, decompressed on demand to at most `limit_bytes`."""
     body, codec = batch.view[HEADER_BYTES:], batch.codec
     if codec:
         return decompressed(codec, body, limit_bytes)
@@ -120,7 +122,7 @@ def plain_pieces(
 
 
 def compressed_on_loop_bytes(codec: int, level: int | None) -> int:
-    """The most bytes of records that are compressed on the loop; `level` is None for a codec without levels."""
+    """The maximum size of records that are compressed on the event loop. `level` is None for a codec without levels."""
     if codec == Codec.NONE:
         return RECOMPRESSED_LIMIT_BYTES
     is_slow = level is not None and level >= _SLOW_FROM[codec] and (codec, level) != (Codec.LZ4, LZ4_DEFAULT_LEVEL)

@@ -1,4 +1,4 @@
-"""Decides which of a log's oldest segments to delete: by time, size and start offset."""
+"""Selects the oldest segments of a log that retention deletes, by time, size and log start offset."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kpybroker.world import Disk
 def expired(
     disk: Disk, segments: Segments, settings: LogSettings, start: int, high_watermark: int, end: int, now_ms: int
 ) -> tuple[int, str]:
-    """How many of the oldest segments to delete, and why. May wait for the disk. Raises OSError.
+    """The number of oldest segments to delete, and the reason. May wait for the disk. Raises OSError.
 
-    `end`: where the active segment ends. It may be deleted too, unless it is empty; nothing above the high watermark is
-    deleted.
+    `end` is the end offset of the active segment, which may also be deleted unless it is empty. Records above the high
+    watermark are never deleted.
     """
     count, why = 0, ""
     over_bytes = segments.size_bytes - settings.retention_bytes
@@ -36,13 +36,14 @@ def expired(
 
 
 def age_from_ms(disk: Disk, segment: Segment) -> int:
-    """The time of a segment's newest record, or of its file if no record has a time. May wait for the disk."""
+    """The timestamp of a segment's newest record, or the time of its file if no record has a timestamp. May wait for
+    the disk."""
     largest = segment.largest_timestamp()
     return largest if largest >= 0 else disk.modified_ms(segment.path + LOG)
 
 
 def unlink_all(disk: Disk, paths: list[str]) -> None:
-    """Unlink files that may already be gone: two deleted segments may have the same base offset. Raises OSError."""
+    """Unlink files. Some may not exist, because two deleted segments may have the same base offset. Raises OSError."""
     for path in paths:
         if disk.exists(path):
             disk.unlink(path)

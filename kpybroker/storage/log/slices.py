@@ -1,7 +1,7 @@
-"""Long work on the loop, one slice in each turn: decompressing batches, and searching records by time.
+"""Runs long work on the event loop in slices, one in each turn: decompressing batches, and searching by timestamp.
 
-Work is a generator; at each yield the loop serves other requests. It yields None, or a function without arguments to
-run on the disk's thread, whose result it gets back.
+Work is a generator. At each yield, the event loop serves other requests. It yields None, or a function without
+arguments that is run on the disk's thread and whose result is sent to the generator.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ OffLoop = Callable[[], Any]
 Work = Generator[OffLoop | None, Any, Result]
 
 SHORT_AT_ONCE, MIDDLING_AT_ONCE, LONG_AT_ONCE = 4, 2, 2
-"""How many works run at a time, by the number of slices that they have run: short works never wait for long ones."""
+"""How many short, middling and long works run concurrently. Short works never wait for long ones."""
 AT_ONCE = SHORT_AT_ONCE + MIDDLING_AT_ONCE + LONG_AT_ONCE
-"""The most works at a time: each may hold a decompressor's window, or all bytes that snappy decompressed."""
+"""The maximum number of concurrent works. Each may use the window of a decompressor, or all bytes that snappy has
+decompressed."""
 SHORT_SLICES = 64
-"""A work that needs more slices starts again in a middling place. This is 4 MB of plain bytes, or 64,000 records."""
+"""A work that needs more slices starts again in a middling place. The limit is 4 MB of decompressed bytes, or 64,000
+records."""
 MIDDLING_SLICES = 512
-"""A work that needs more slices starts again in a long place. This is 32 MB of plain bytes, or 512,000 records."""
+"""A work that needs more slices starts again in a long place. The limit is 32 MB of decompressed bytes, or 512,000
+records."""
 WAITING_LIMIT = 10_000
-"""The most works that wait for a place."""
+"""The maximum number of works that wait for a place of one kind."""
 
 
 def nothing_open() -> None:
-    """Work yields this between two batches: it then holds no decompressor, and may give up its place."""
+    """Work yields this between two batches, when it uses no decompressor and may give up its place."""
 
 
 def at_once(work: Work[Result]) -> Result:
-    """Run all slices at once, on the caller."""
+    """Run all slices at once on the calling thread, and return the result."""
     try:
         step = next(work)
         while True:
@@ -49,7 +52,7 @@ def at_once(work: Work[Result]) -> Result:
 
 
 def _go_on(work: Work[Any], step: OffLoop | None) -> Callable[[], OffLoop | None]:
-    """Run the step; returns how to resume the work, with the step's result or its error."""
+    """Run a step. Return a function that resumes the work with the step's result or error."""
     try:
         return partial(work.send, None if step is None else step())
     except (KafkaError, OSError) as error:
@@ -57,7 +60,7 @@ def _go_on(work: Work[Any], step: OffLoop | None) -> Callable[[], OffLoop | None
 
 
 class Places:
-    """Places for works that run, and the queue of those that wait for one."""
+    """Places for running works, and the queue of works that wait for a place."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -65,11 +68,11 @@ class Places:
 
     @property
     def is_free(self) -> bool:
-        """Whether the next work need not wait."""
+        """Whether a place is free."""
         return self._free > 0
 
     async def enter(self, deadline: float | None) -> None:
-        """Wait for a place, until `deadline` by the loop's clock. Raises KafkaError: REQUEST_TIMED_OUT."""
+        """Wait for a place until `deadline` of the event loop's clock. Raises REQUEST_TIMED_OUT."""
         if self._free:
             self._free -= 1
             return
@@ -83,9 +86,9 @@ class Places:
             await place
         except asyncio.CancelledError:
             if place.cancelled():
-                with suppress(ValueError):  # a place was freed in this turn
+                with suppress(ValueError):  # `leave` has already removed it in this turn
                     self._waiting.remove(place)
-            elif place.exception() is None:  # otherwise it was refused in this turn, and never had a place
+            elif place.exception() is None:  # otherwise it timed out in this turn, without a place
                 self.leave()
             raise
         finally:
@@ -112,10 +115,10 @@ class Places:
 class SlicedWork:
     """All sliced work of one broker.
 
-    While a work waits for its first place, it waits for at most SHORT_SLICES of each earlier work; for a middling
-    place, at most MIDDLING_SLICES. A work that needs more slices starts again among longer ones. A long work gives up
-    its place between batches. `LongWork` is for requests with many elements: it takes the same turns of the loop, but
-    its places count elements.
+    Each work first runs in a short place, where it may use SHORT_SLICES. A work that needs more slices starts again in
+    a middling place, where it may use MIDDLING_SLICES, and then in a long place. Therefore a work never waits behind
+    longer works. A long work gives up its place between batches. `LongWork` does the same for requests with many
+    elements: it shares the turns of the event loop, but its places count elements.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -132,13 +135,13 @@ class SlicedWork:
         step: OffLoop | None = None,
         timeout_ms: int | None = None,
     ) -> Result:
-        """Run the work that `begin` creates to its end, a slice at a time; returns its result.
+        """Run the work that `begin` creates, one slice at a time, and return its result.
 
-        `begin` may be called several times, so the work must not change its input, or must keep its progress outside.
+        `begin` may be called several times, so the work must not change its input unless it can continue from there.
 
-        `begun` is a work that has already begun, `step` its last yield. It starts again if it has to wait, since a
-        waiting work holds nothing open. Raises the work's errors; REQUEST_TIMED_OUT if too much waits, or no place is
-        free within `timeout_ms`.
+        `begun` is a work that has already begun, and `step` is the last step that it has yielded. It is closed and
+        started again if it has to wait, because a waiting work must not use memory. Raises the errors of the work, and
+        REQUEST_TIMED_OUT if too many works are waiting or no place is free within `timeout_ms`.
         """
         deadline = None if timeout_ms is None else asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
         if begun is not None and not self._short.is_free:
@@ -153,7 +156,7 @@ class SlicedWork:
     async def _some(
         self, work: Work[Result], step: OffLoop | None, places: Places, slices: int, deadline: float | None
     ) -> tuple[bool, Any]:
-        """Run the first `slices` of a work; returns whether it has ended, and its result."""
+        """Run up to `slices` slices of a work. Return whether it has ended, and its result."""
         is_over, told = False, step
         try:
             await places.enter(deadline)
@@ -190,7 +193,7 @@ class SlicedWork:
         return result
 
     async def _slice(self, work: Work[Any], step: OffLoop | None) -> tuple[bool, Any]:
-        """Run one slice; returns (True, the result) or (False, the next step)."""
+        """Run one slice. Return True and the result, or False and the next step."""
         if step is None or step is nothing_open:
             await self._turns.take()
             go_on: Callable[[], OffLoop | None] = partial(work.send, None)

@@ -1,9 +1,10 @@
-"""The renames that replace old segments with cleaned ones. After a crash, either the old or the new segments exist.
+"""Replaces old segments with cleaned ones by renaming files, so that a crash leaves either the old or the new segments.
 
-This is Kafka's protocol. New files are written as `.cleaned`; once they are complete and synced, they are renamed to
-`.swap`; the old files are renamed to `.deleted`; then `.swap` is removed from the names. A start that finds `.cleaned`
-deletes it; one that finds `.swap` completes the swap: it deletes the segments from its base offset to its last batch,
-and removes the suffix. Of a segment's files, the `.log` is renamed last, so that it stands for the others.
+This is Kafka's protocol. New files are written as `.cleaned`. When they are complete and synced, they are renamed to
+`.swap`. Then the old files are renamed to `.deleted`, and finally the suffix `.swap` is removed. If the broker finds
+`.cleaned` files at its start, it deletes them. If it finds `.swap` files, it completes the swap: it deletes the old
+segments from the base offset to the last batch, and removes the suffix. The `.log` of a segment is renamed last, so
+that its name shows how far the renames have come.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from kpybroker.world import Disk
 
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 FILE_SUFFIXES = (INDEX, TIME_INDEX, TXN_INDEX, LOG)
-"""In the order in which a segment's files are renamed."""
+"""The suffixes of a segment's files, in the order in which the files are renamed."""
 _CHUNK_BYTES = 1 << 20
 log = logging.getLogger(__name__)
 
 
 def prepare_swap(disk: Disk, path: str) -> None:
-    """Rename the complete and synced files of a cleaned segment to `.swap`: after this, a crash leaves the new files.
+    """Rename the complete and synced files of a cleaned segment to `.swap`. After this, a crash leaves the new segment.
 
-    `path`: the path of the segment, without a suffix. Raises OSError.
+    `path` is the path of the segment without a suffix. Raises OSError.
     """
     for suffix in FILE_SUFFIXES:
         _rename(disk, path + suffix + CLEANED, path + suffix + SWAP)
 
 
 def finish_swap(disk: Disk, path: str) -> None:
-    """Called once the old files are renamed: give the cleaned segment's files their names. Raises OSError."""
+    """Rename the `.swap` files of a cleaned segment to their final names. Called when the old files have been renamed.
+    Raises OSError."""
     for suffix in FILE_SUFFIXES:
         _rename(disk, path + suffix + SWAP, path + suffix)
 
@@ -50,7 +52,7 @@ def discard(disk: Disk, path: str) -> None:
 
 
 def finish_swaps(disk: Disk, directory: str) -> None:
-    """At a start: delete incomplete files, and complete the swaps that had begun. Raises OSError."""
+    """Delete incomplete files and complete interrupted swaps. Called at startup. Raises OSError."""
     names = disk.list(directory)
     unfinished = [base for name in names if (base := _base_of(name, LOG + CLEANED)) is not None]
     first_unfinished = min(unfinished, default=1 << 63)
@@ -58,7 +60,7 @@ def finish_swaps(disk: Disk, directory: str) -> None:
     for name in names:
         base = _base_of(name, SWAP)
         if base is not None and base >= first_unfinished:
-            # a split by Apache Kafka, or a cleaning whose .log was not renamed: the old segments are complete
+            # Apache Kafka was splitting a segment, or the .log was not renamed yet: the old segments are complete
             disk.unlink(f"{directory}/{name}")
         elif base is not None:
             begun.append((base, name))
@@ -76,7 +78,7 @@ def _base_of(name: str, ending: str) -> int | None:
 
 
 def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
-    """The offset after the last whole batch of a file; its base offset if it is empty."""
+    """The offset after the last whole batch of a file; `base_offset` if there is none."""
     handle = disk.open(path)
     try:
         size, position, end = disk.size(handle), 0, base_offset
@@ -96,7 +98,7 @@ def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
 
 
 def _delete_between(disk: Disk, directory: str, base_offset: int, end: int) -> None:
-    """Delete the old segments. If a `.log` is missing, the other files with its name belong to the new segment."""
+    """Delete the old segments. If the `.log` of a segment is missing, its other files belong to the new segment."""
     present = set(disk.list(directory))
     logs = sorted(base for name in present if (base := _base_of(name, LOG)) is not None and base_offset <= base < end)
     for base in logs:

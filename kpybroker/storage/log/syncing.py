@@ -1,4 +1,4 @@
-"""Group commit: one sync of a log at a time, each for everything that was written before it began."""
+"""Group commit: a log has one sync at a time, which covers all batches that were written before it began."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kpybroker.storage.log.log_files import LogFiles
 from kpybroker.world import Disk
 
 SHORT_RETRY_S = 0.1
-"""When to retry after no descriptor was left."""
+"""The time after which a sync is retried if no file descriptor was free."""
 
 
 class GroupSync:
@@ -34,10 +34,10 @@ class GroupSync:
         return self._running is not None
 
     async def up_to(self, end: int, *, log_start: int, is_chore: bool = False, is_forced: bool = False) -> None:
-        """Return when everything below `end` is on disk, or was truncated in the meantime. Raises OSError.
+        """Return when all records below `end` are on disk, or were truncated in the meantime. Raises OSError.
 
-        A chore may take its time: its syncs do not count as a hanging disk, unless each batch is synced anyway
-        (`is_forced`). `log_start`: see `LogFiles.save_epochs`.
+        The syncs of a chore may take long without being reported as a hanging disk, unless every batch has to be synced
+        anyway (`is_forced`). For `log_start`, see `LogFiles.save_epochs`.
         """
         files = self._files
         while files.synced_end < min(end, files.written_end) and files.offline is None:
@@ -53,7 +53,7 @@ class GroupSync:
             except OSError as error:
                 if not is_short(error):
                     raise
-                await asyncio.sleep(SHORT_RETRY_S)  # a caller that waits for the disk can wait for a descriptor, too
+                await asyncio.sleep(SHORT_RETRY_S)  # callers are waiting for the disk, so they can wait a little longer
             finally:
                 running, self._running = self._running, None
                 running.set_result(None)
@@ -62,12 +62,12 @@ class GroupSync:
         files, disk = self._files, self._files.world.disk
         files.save_epochs(log_start)
         generation, end, sealed = files.generation, files.written_end, files.take_sealed()
-        # it may fill up, and another segment become active, before the sealed ones are synced
+        # another segment may become active before the full ones are synced
         active = files.segments.active
         try:
             for segment in sealed:
                 if segment.deleted:
-                    continue  # retention has deleted it first
+                    continue  # retention has deleted it in the meantime
                 await _sync_segment(files, segment, self._is_watched)
                 await self._sync_with(_companions(segment.path), partial(_sync_companions, disk, segment.path))
             if active.written_bytes and not active.deleted:
@@ -76,13 +76,13 @@ class GroupSync:
                 parent = files.directory.rsplit("/", 1)[0]
                 await self._sync_with(_names(files), partial(_sync_names, files), files.directory, parent)
         except (OSError, asyncio.CancelledError):
-            files.sync_failed(sealed)  # work that still waits for the disk thread will never begin
+            files.sync_failed(sealed)  # work that is waiting for the disk's thread will never begin
             raise
         files.synced(end, generation)
 
     async def _sync_with(self, paths: list[str], in_one_go: Callable[[], None], *directories: str) -> None:
-        """Sync the files that accompany a segment. A watched sync does them one by one, so that each can reveal a
-        hanging disk; a chore, which may wait behind others, does them `in_one_go`."""
+        """Sync the small files of a segment. In a watched sync, they are synced one by one, so that a hanging disk is
+        detected. In a chore, `in_one_go` syncs them on the disk's thread, which may have to do other work first."""
         files = self._files
         if not self._is_watched:
             await files.world.disk.off_loop(in_one_go, files.directory)
@@ -93,13 +93,13 @@ class GroupSync:
                 await files.world.disk.sync_directory(directory)
 
     def blocking(self, log_start: int) -> None:
-        """Sync everything on the calling thread, at a stop. Raises OSError."""
+        """Sync all files on the calling thread, at shutdown. Raises OSError."""
         files, disk = self._files, self._files.world.disk
         active = files.segments.active
         files.save_epochs(log_start)
         sealed = files.take_sealed()
         try:
-            if files.segments.any_aborted:  # a torn transaction index looks sound, and a clean start trusts it
+            if files.segments.any_aborted:  # an incomplete transaction index looks valid, and would be trusted
                 _sync_companions(disk, active.path)
                 files.note_new_names()
             for segment in sealed:
@@ -115,9 +115,9 @@ class GroupSync:
         files.synced(files.written_end, files.generation)
 
     async def at_stop(self, log_start: int) -> None:
-        """Like `blocking`, in threads; the caller syncs the log directory, once for all partitions in it.
+        """Like `blocking`, but on other threads. The caller syncs the log directory once for all partitions in it.
 
-        If it is cancelled, the rest is not synced, and does not count as synced. Raises OSError.
+        If it is cancelled, the remaining files do not count as synced. Raises OSError.
         """
         files, disk = self._files, self._files.world.disk
         active = files.segments.active
@@ -153,17 +153,17 @@ async def _sync_segment(files: LogFiles, segment: Segment, is_watched: bool = Fa
 
 
 def _working(files: LogFiles, is_watched: bool) -> AbstractContextManager[None]:
-    """Marks the time of one sync: if a watched sync does not end, the disk hangs."""
+    """A context in which a watched sync is timed, so that a hanging disk is detected if the sync does not end."""
     return files.device.working(files.world.steady_ms) if is_watched else nullcontext()
 
 
 def _companions(path: str) -> list[str]:
-    """The indexes of a full segment, and the producer snapshot from when it began."""
+    """The indexes of a full segment, and the producer snapshot at its base offset."""
     return [path + suffix for suffix in (INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)]
 
 
 def _names(files: LogFiles) -> list[str]:
-    """The small files of a partition."""
+    """The other small files of a partition."""
     return [f"{files.directory}/{name}" for name in (PARTITION_METADATA, EPOCHS)]
 
 
@@ -195,12 +195,12 @@ def _sync_files_blocking(disk: Disk, paths: list[str]) -> None:
 
 
 def _sync_companions(disk: Disk, path: str) -> None:
-    """Sync the indexes of a full segment, and its producer snapshot. Runs on the disk thread."""
+    """Sync the indexes of a full segment and its producer snapshot. Runs on the disk's thread."""
     _sync_files_blocking(disk, _companions(path))
 
 
 def _sync_names(files: LogFiles) -> None:
-    """Sync the partition's directory and its small files, and the directory it is in. On the disk thread."""
+    """Sync the partition's directory, its small files, and its parent directory. Runs on the disk's thread."""
     disk = files.world.disk
     _sync_files_blocking(disk, _names(files))
     disk.sync_directory_blocking(files.directory)

@@ -1,7 +1,7 @@
-"""Offsets by time (ListOffsets): the time index shows where to begin, and the batches are searched from there.
+"""Looks up offsets by timestamp (ListOffsets): batches are searched from a position that the time index shows.
 
 The work is done in slices, because a batch may have any number of records, and a segment any number of batches. Batches
-that are not in the page cache are read on the disk's thread; indexes and headers may wait for the disk.
+that are not in the page cache are read on the disk's thread. Reading indexes and headers may wait for the disk.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kpybroker.wire.records.record_scan import walk_through
 from kpybroker.wire.records.record_search import TimeWalk
 
 Found = tuple[int, int, int]
-"""(offset, timestamp, leader epoch) of a record."""
+"""The offset, timestamp and leader epoch of a record."""
 HEADERS_A_SLICE = 500
 """How many batch headers are examined before other requests are served."""
 
 
 def first_at_or_after(segments: Segments, timestamp: int, start: int) -> Work[Found | None]:
-    """The first record from offset `start` on whose timestamp is at least `timestamp`.
+    """The first record at or after offset `start` with a timestamp of at least `timestamp`.
 
     Raises OSError, KafkaError, Damage.
     """
@@ -33,7 +33,7 @@ def first_at_or_after(segments: Segments, timestamp: int, start: int) -> Work[Fo
     while segment is not None:
         try:
             found = yield from _first_in(segment, timestamp, start)
-        except SegmentGone:  # deleted or cleaned since the last slice: look at the segment in its place
+        except SegmentGone:  # deleted or cleaned since the last slice: continue with the segment in its place
             segment = _in_place_of(segments, segment)
             continue
         if found is not None:
@@ -65,7 +65,7 @@ def _first_in(segment: Segment, timestamp: int, start: int) -> Work[Found | None
 
 
 def _record_in(batch: Batch, timestamp: int | None, start: int) -> Work[Found | None]:
-    """The first record at or after `timestamp`, or the newest record if it is None."""
+    """The first record in a batch with a timestamp of at least `timestamp`, or the newest record if it is None."""
     epoch, is_whole = batch.leader_epoch, batch.record_count > batch.last_offset_delta
     if batch.log_append_time and batch.base_offset >= start and is_whole:
         return batch.base_offset, batch.max_timestamp, epoch
@@ -82,7 +82,7 @@ def _record_in(batch: Batch, timestamp: int | None, start: int) -> Work[Found | 
 
 
 def newest(segments: Segments, start: int) -> Work[Found | None]:
-    """The first record with the largest timestamp of all from offset `start` on. Raises OSError, KafkaError, Damage."""
+    """The first record with the largest timestamp, at or after offset `start`. Raises OSError, KafkaError, Damage."""
     largest, holder = -1, None
     for segment in list(segments)[segments.number_for(start) :]:
         if segment.written_bytes and segment.largest_timestamp() > largest:
@@ -106,7 +106,8 @@ def _size_at(segment: Segment, position: int) -> int:
 
 
 def _newest_by_walking(segments: Segments, start: int) -> Work[Found | None]:
-    """The newest record, found by a scan: the indexes point to one that is deleted, cleaned, or not written yet."""
+    """Find the newest record by scanning, because the record in the indexes was deleted, was cleaned or is not written
+    yet."""
     best: Found | None = None
     segment: Segment | None = segments.holding(start)
     while segment is not None:
@@ -129,7 +130,7 @@ def _newest_by_walking(segments: Segments, start: int) -> Work[Found | None]:
 
 
 def _batch_at(segment: Segment, position: int, size_bytes: int) -> Work[Batch]:
-    """The whole batch; read on the disk's thread if the read would wait. Raises OSError, Damage, SegmentGone."""
+    """Read a whole batch, on the disk's thread if the read would wait. Raises OSError, Damage, SegmentGone."""
     segment.hold()
     try:
         found: Any = segment.read_at_once(size_bytes, position)

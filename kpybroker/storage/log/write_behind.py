@@ -1,4 +1,4 @@
-"""Writes a log on a thread while its device is slow."""
+"""Writes batches of a log on a thread while the device is slow."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from kpybroker.wire.records.batch import Batch
 from kpybroker.world import PendingWrite
 
 WRITE_BYTES = 4 << 20
-"""A thread writes at most this in one call, or one batch: short writes show progress before a disk is given up."""
+"""The maximum size of one write on a thread, unless a batch is larger. Short writes show that a slow disk makes
+progress."""
 POSITION_MAX = 0x7FFFFFFF
 GROWN_BYTES = 64 << 20
 """How much larger than segment.bytes a segment may become while its device is slow."""
 GROWN_INDEX_BYTES = 1 << 20
-"""How much larger than segment.index.bytes its time index may become; the entries are in memory."""
+"""How much larger than segment.index.bytes the time index, which is in memory, may become in that case."""
 
 
 def may_grow(segment: Segment, batch: Batch, last_offset: int, settings: LogSettings) -> bool:
-    """Whether the batch can go without a new segment for now: slightly above the size limits, or later."""
+    """Whether the batch can be appended without rolling, although the segment then slightly exceeds its limits."""
     return (
         segment.size_bytes + batch.size_bytes <= min(settings.segment_bytes + GROWN_BYTES, POSITION_MAX)
         and last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET
@@ -36,7 +37,8 @@ def may_grow(segment: Segment, batch: Batch, last_offset: int, settings: LogSett
 
 
 class UnderWay(NamedTuple):
-    """A write on a thread: `size_bytes` of a segment, up to offset `end`; `work` is the device's number for it."""
+    """A write in progress on a thread: `size_bytes` of a segment, up to offset `end`. `work` is the number that the
+    device has given to it."""
 
     write: PendingWrite
     work: int
@@ -46,15 +48,16 @@ class UnderWay(NamedTuple):
 
 
 class WriteBehind:
-    """The writes of one log on a thread: copies of flushed batches, in order, one write at a time.
+    """The writes of one log on a thread. Copies of flushed batches are written in order, one write at a time.
 
-    It lives until everything is written, or the log is offline; then it calls `on_end`.
+    When everything is written or the log is offline, `on_end` is called, and this object is no longer used.
     """
 
     __slots__ = ("_chunks", "_ended", "_files", "_on_end", "_on_written", "_under_way")
 
     def __init__(self, files: LogFiles, on_written: Callable[[], None], on_end: Callable[[], None]) -> None:
-        """`on_written` is called after each write that no caller waited for; if it failed, the log is offline."""
+        """`on_written` is called after each write for which no caller waits. If the write failed, the log is
+        offline."""
         self._files = files
         self._on_written = on_written
         self._on_end = on_end
@@ -63,7 +66,8 @@ class WriteBehind:
         self._ended: asyncio.Future[None] | None = None
 
     def add(self, data: bytes, end: int, *, waits: bool) -> None:
-        """Queue a write of everything below `end`; with `waits`, the caller takes the result. Raises Damage."""
+        """Queue a write of batches up to `end`. With `waits`, the caller will call `wait` for the result. Raises
+        Damage."""
         self._chunks.append((data, end))
         self._files.device.queue(len(data))
         if self._under_way is None:
@@ -92,12 +96,12 @@ class WriteBehind:
 
     def _written(self, write: PendingWrite) -> None:
         if self._under_way is not None and self._under_way.write is write:
-            with contextlib.suppress(Damage):  # the log has logged the error, and is offline
+            with contextlib.suppress(Damage):  # the error has been logged, and the log is offline
                 self._go_on(waits=False)
-        self._on_written()  # even if `wait` took the result, because others may wait, too
+        self._on_written()  # even if `wait` has processed the result, because other callers may be waiting
 
     def _go_on(self, *, waits: bool) -> None:
-        """Take the result of the write in progress, and begin the next one. Raises Damage."""
+        """Process the result of the write in progress, and begin the next one. Raises Damage."""
         files = self._files
         assert self._under_way is not None, "a write is in progress"
         (write, work, segment, size_bytes, end), self._under_way = self._under_way, None
@@ -127,7 +131,7 @@ class WriteBehind:
             self._ended.set_result(None)
 
     def wait(self) -> None:
-        """Block the caller until everything is written. Raises Damage."""
+        """Block until everything is written. Raises Damage."""
         while self._under_way is not None:
             self._go_on(waits=True)
 

@@ -1,4 +1,4 @@
-"""Loads the producer state of a log that was just opened or truncated: from a snapshot, and the batches around it."""
+"""Loads the producer state of a log that was opened or truncated, from a snapshot and the batches around it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 _REPLAY_BYTES = 4 << 20
 _RECALL_BYTES = 8 << 10
 _RECALLED_ENTRIES = 128
-"""How many index entries to go back from a snapshot: at least 512 KiB of small batches, or as many large ones."""
+"""How many index entries before a snapshot to read: at least 512 KiB of small batches, or this many large batches."""
 
 
 def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
-    """Offsets of the producer snapshots in a directory, ascending."""
+    """The offsets of the producer snapshots in a directory, in ascending order."""
     stems = (name[: -len(SNAPSHOT)] for name in disk.list(directory) if name.endswith(SNAPSHOT))
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
@@ -31,14 +31,14 @@ def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
 def load_producers(
     disk: Disk, directory: str, segments: Segments, end: int, now_ms: int, expiration_ms: int, trusted: int
 ) -> ProducerStates:
-    """The producer state from the newest sound snapshot at or below `trusted`, and the batches around it. Raises
+    """Load the producer state from the newest valid snapshot at or below `trusted`, and the batches around it. Raises
     OSError, Damage.
 
-    A snapshot from below the first segment is ignored: the batches that would complete it are deleted, among them
-    perhaps the marker of a transaction that it shows as open, or later sequences of a producer (as in Kafka's
-    `ProducerStateManager.truncateAndReload`). Of the other snapshots, those that were taken when a segment began are
-    kept: a truncation may need them. Transaction indexes are rebuilt from offset `trusted` on, where a segment begins
-    or the log ends.
+    As in Kafka's `ProducerStateManager.truncateAndReload`, snapshots below the first segment are ignored. Later batches
+    may have been deleted, for example the marker of a transaction that is open in the snapshot, or later sequences of a
+    producer. Other snapshots are deleted unless they are at the base offset of a segment, because a truncation may need
+    those. Transaction indexes are rebuilt from offset `trusted` on, which is the base offset of a segment or the end of
+    the log.
     """
     producers = ProducerStates()
     bases = frozenset(segment.base_offset for segment in segments)
@@ -68,9 +68,9 @@ def load_producers(
 
 
 def _recall(producers: ProducerStates, segments: Segments) -> None:
-    """Read the batches just before a snapshot, which has only each producer's newest batch.
+    """Read the batches before a snapshot, because the snapshot contains only the newest batch of each producer.
 
-    A client that was disconnected by a stop sends all its batches in flight again, up to five.
+    A client that was disconnected when the broker stopped sends all its batches in flight again, up to five.
     """
     offset = producers.snapshot_offset
     parts: list[tuple[Segment, int]] = []
@@ -93,7 +93,7 @@ def _recall(producers: ProducerStates, segments: Segments) -> None:
 
 
 def _replay(producers: ProducerStates, segments: Segments, end: int, trusted: int) -> None:
-    """Read the batches after the snapshot; from `trusted` on, note the transactions that were aborted."""
+    """Read the batches after the snapshot. From `trusted` on, add aborted transactions to the transaction indexes."""
     replay_from = max(producers.snapshot_offset, segments.first.base_offset)
     if replay_from >= end:
         return
@@ -113,9 +113,10 @@ def _replay(producers: ProducerStates, segments: Segments, end: int, trusted: in
 
 
 def _end_cleaned(producers: ProducerStates, segments: Segments) -> None:
-    """End transactions that are open in the snapshot, but whose records and marker are gone.
+    """End transactions that are open in the snapshot, but whose records and marker are missing.
 
-    Cleaning has removed them: it removes nothing of an open transaction.
+    Cleaning has removed the records and the marker, so these transactions had ended: it removes no records of an open
+    transaction.
     """
     for known in producers:
         first = known.current_txn_first_offset
@@ -126,7 +127,7 @@ def _end_cleaned(producers: ProducerStates, segments: Segments) -> None:
 
 
 def _is_transactional(segments: Segments, producer: Producer, offset: int) -> bool:
-    """Whether the producer has written this offset, in a transaction."""
+    """Whether the record at this offset belongs to a transaction of the producer."""
     segment = segments.holding(offset)
     located = segment.locate(offset)
     if located is None or located[1] > offset:
@@ -138,7 +139,8 @@ def _is_transactional(segments: Segments, producer: Producer, offset: int) -> bo
 def note_end(
     producers: ProducerStates, segments: Segments, segment: Segment, ended: Ended, *, has_index: bool = False
 ) -> None:
-    """A marker in `segment` ended a transaction: add it to the index if it was aborted."""
+    """Process the end of a transaction, whose marker is in `segment`. Add it to the transaction index if it was
+    aborted, unless `has_index`."""
     last_stable = producers.transactions.end(ended)
     if ended.aborted and not has_index:
         segments.note_aborted()

@@ -1,8 +1,9 @@
-"""The producers of a log: epoch, the last five batches, an open transaction (KIP-98, KIP-360, KIP-890).
+"""The producers of a log, each with its epoch, its last five batches and its open transaction.
 
-The snapshot file is Kafka's: version int16 = 1, CRC-32C uint32 of the rest, an int32 count, and for each producer its
-id int64, epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64, coordinator epoch
-int32, first offset of the open transaction int64. Of the last five batches, a snapshot has only the newest.
+The snapshot file is that of Kafka: version int16 = 1, CRC-32C uint32 of the rest, count int32, and for each producer
+its id int64, epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64, coordinator
+epoch int32, and the first offset of its open transaction int64. A snapshot contains only the newest batch of each
+producer. Source: KIP-98, KIP-360, KIP-890.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """Kafka's producer.id.expiration.ms."""
 BATCHES_KEPT = 5
 PRODUCERS_MAX = 30_000
-"""The most producers of one log. For each new one beyond this, one that has been idle for long is forgotten. To write a
-snapshot with this many blocks the loop for about 30 ms. A producer takes about 450 bytes of memory."""
+"""The maximum number of producers of one log. For each further producer, an idle one is removed. Writing a snapshot
+with this many producers blocks the event loop for about 30 ms. A producer takes about 450 bytes of memory."""
 _LOOKED_AT = 8
 _HEADER = Struct(">hI")
 _COUNT = Struct(">i")
@@ -46,7 +47,7 @@ class Written(NamedTuple):
 
 
 class Producer:
-    """The state of one producer id. Timestamps are those of its records, as in Kafka."""
+    """The state of one producer id. As in Kafka, timestamps are those of its records."""
 
     __slots__ = (
         "batches",
@@ -71,8 +72,8 @@ class Producer:
 
     @property
     def idleness(self) -> tuple[bool, int]:
-        """The producer with the least value is forgotten first: the oldest one; but transactional ones last, because
-        their epochs fence earlier producers."""
+        """The sort key for removal. The producer with the oldest batch is removed first, but transactional producers
+        are removed last, because their epochs fence earlier producers."""
         return self.coordinator_epoch >= 0, self.batches[-1].last_offset if self.batches else -1
 
 
@@ -81,11 +82,11 @@ def _idleness(known: Producer) -> tuple[bool, int]:
 
 
 class ProducerStates:
-    """All producers of one log. `check` only reads the state, `update` changes it.
+    """All producers of one log. `check` only reads the state, and `update` changes it.
 
-    There are at most `limit` of them, not counting those with an open transaction, which a coordinator knows. A
-    forgotten producer is treated like an unknown one: it may begin with any sequence, and a batch that it sends twice
-    is stored twice.
+    At most `limit` producers are stored, unless more of them have an open transaction, because these are not removed. A
+    producer that was removed is treated like an unknown producer: it may begin with any sequence, and a batch that it
+    sends twice is stored twice.
     """
 
     __slots__ = ("_by_id", "_limit", "snapshot_offset", "transactions", "verifications")
@@ -102,23 +103,24 @@ class ProducerStates:
         return len(self._by_id)
 
     def __iter__(self) -> Iterator[Producer]:
-        """All known producers, in the order in which they appeared."""
+        """All stored producers."""
         return iter(self._by_id.values())
 
     def get(self, producer_id: int) -> Producer | None:
         return self._by_id.get(producer_id)
 
     def has_open(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer has an open transaction here, in this epoch."""
+        """Whether the producer has an open transaction in this log with this epoch."""
         known = self._by_id.get(producer_id)
         return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == producer_epoch
 
     def verify(
         self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int, *, bumps: bool
     ) -> Verification | None:
-        """The verification that an append needs to begin a transaction; None if one is open already (KIP-890).
+        """The verification that an append needs to begin a transaction; None if a transaction is already open
+        (KIP-890).
 
-        bumps: the producer uses transaction version 2, in which each transaction has a separate epoch. Raises
+        `bumps` means that the producer uses transaction version 2, in which each transaction has its own epoch. Raises
         INVALID_PRODUCER_EPOCH.
         """
         if self.has_open(producer_id, producer_epoch):
@@ -127,25 +129,25 @@ class ProducerStates:
         return self.verifications.begin(producer_id, producer_epoch, sequence, now_ms, bumps=bumps)
 
     def require_transaction(self, producer_id: int, producer_epoch: int, verified: Verification | None) -> None:
-        """Called before transactional records are appended. Raises INVALID_TXN_STATE if no transaction is open or
-        verified."""
+        """Raise INVALID_TXN_STATE if no transaction is open or verified. Called before transactional records are
+        appended."""
         if verified is NOT_NEEDED or self.has_open(producer_id, producer_epoch):
             return
         if verified is None or self.verifications.get(producer_id) is not verified:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the records are not part of an ongoing transaction")
 
     def is_void(self, verified: Verification) -> bool:
-        """Whether a marker was written since the verification began, so that its answer is out of date."""
+        """Whether a marker was written since the verification began, so that its result is outdated."""
         waiting = self.verifications.get(verified.producer_id)
         return waiting is not verified and not self.has_open(verified.producer_id, verified.producer_epoch)
 
     def check(self, batch: Batch, verified: Verification | None = None) -> Written | None:
-        """The earlier batch that `batch` repeats; None if there is none and it may be appended.
+        """The earlier batch that `batch` repeats; None if there is none and `batch` may be appended.
 
-        Raises KafkaError: INVALID_TXN_STATE for transactional records outside of a transaction, or other records within
-        one; INVALID_PRODUCER_EPOCH for an older epoch; OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. An unknown producer may
-        begin with any sequence, since its state may have been deleted with its records; but not with a higher sequence
-        than the one that was just verified.
+        Raises INVALID_TXN_STATE for transactional records outside a transaction or other records within one,
+        INVALID_PRODUCER_EPOCH for an older epoch, and OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. An unknown producer may
+        begin with any sequence, because its state may have been deleted with its records. However, it may not begin
+        with a higher sequence than the one that was verified.
         """
         known = self._by_id.get(batch.producer_id)
         if known is None:
@@ -187,7 +189,7 @@ class ProducerStates:
             )
 
     def check_epoch(self, producer_id: int, producer_epoch: int) -> None:
-        """Raises INVALID_PRODUCER_EPOCH if a newer epoch is known."""
+        """Raise INVALID_PRODUCER_EPOCH if the producer has a newer epoch."""
         known = self._by_id.get(producer_id)
         if known is not None and producer_epoch < known.producer_epoch:
             raise KafkaError(
@@ -196,10 +198,10 @@ class ProducerStates:
             )
 
     def check_marker(self, marker: Marker, transaction_version: int) -> None:
-        """Raises INVALID_PRODUCER_EPOCH; TRANSACTION_COORDINATOR_FENCED if there is a newer coordinator.
+        """Raise INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED if there is a newer coordinator epoch.
 
-        With transaction version 2, a transaction is ended in the epoch after its own: a marker in the epoch of an open
-        transaction is late, and belongs to the previous one (KIP-1228).
+        With transaction version 2, the marker of a transaction has the next epoch. A marker with the epoch of an open
+        transaction is therefore a late marker of the previous transaction (KIP-1228).
         """
         self.check_epoch(marker.producer_id, marker.producer_epoch)
         known = self._by_id.get(marker.producer_id)
@@ -217,9 +219,9 @@ class ProducerStates:
             )
 
     def update(self, batch: Batch) -> Ended | None:
-        """Add a batch that is in the log, with its offsets assigned; it has a producer id.
+        """Add a batch of the log, with assigned offsets and a producer id.
 
-        Returns the transaction that it ends, if there is one.
+        Return the transaction that the batch ends, if there is one.
         """
         marker = read_marker(batch) if batch.is_control else None
         is_emptied = batch.is_control and not batch.record_count
@@ -235,7 +237,7 @@ class ProducerStates:
             known.batches = []
         known.last_timestamp = batch.max_timestamp
         if is_emptied:
-            return None  # cleaning has kept the header of a producer's newest marker, for its epoch
+            return None  # cleaning has kept the header of the producer's newest marker, because of its epoch
         if marker is not None:
             return self._end_transaction(known, marker, batch.base_offset)
         first, delta = batch.base_sequence, batch.last_offset_delta
@@ -260,7 +262,8 @@ class ProducerStates:
         return Ended(known.producer_id, first_offset, offset, not marker.commits)
 
     def _forget_one(self) -> None:
-        """Forget the most idle one of a few producers. The others are examined again only after all other producers."""
+        """Remove the producer with the least `idleness` among the first few producers. The others are moved to the
+        end."""
         some = list(islice(self._by_id.values(), _LOOKED_AT))
         for known in some:
             del self._by_id[known.producer_id]
@@ -268,8 +271,7 @@ class ProducerStates:
         self._by_id.update((known.producer_id, known) for known in some if known is not gone)
 
     def _keep_limit(self) -> None:
-        """Apply the limit to a snapshot that has more producers, from before there was a limit, or from Apache
-        Kafka."""
+        """Apply the limit to a snapshot that has more producers, for example one from Apache Kafka."""
         more = len(self._by_id) - self._limit
         if more > 0:
             idle = sorted((each for each in self if each.current_txn_first_offset < 0), key=_idleness)
@@ -277,12 +279,12 @@ class ProducerStates:
                 del self._by_id[known.producer_id]
 
     def forget_transaction(self, known: Producer) -> None:
-        """The producer has no open transaction: the one that it had was removed by cleaning, with its marker."""
+        """Remove the open transaction of a producer, because cleaning has removed its records and its marker."""
         self.transactions.forget(known.current_txn_first_offset)
         known.current_txn_first_offset = -1
 
     def recall(self, batch: Batch) -> None:
-        """Add a batch from before the snapshot; to be called in the order of their offsets."""
+        """Add a batch from before the snapshot. This must be called in the order of offsets."""
         known = self._by_id.get(batch.producer_id)
         if known is None or not known.batches or known.producer_epoch != batch.producer_epoch:
             return
@@ -295,7 +297,7 @@ class ProducerStates:
             del known.batches[:-BATCHES_KEPT]
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers whose newest record is older than this, unless a transaction is open."""
+        """Remove producers without an open transaction whose newest record is older than `expiration_ms`."""
         self.verifications.expire(now_ms, expiration_ms)
         for known in list(self._by_id.values()):
             if known.current_txn_first_offset < 0 and now_ms - known.last_timestamp >= expiration_ms:
@@ -324,7 +326,7 @@ class ProducerStates:
         return _HEADER.pack(1, crc32c(body)) + body
 
     def load_snapshot(self, content: bytes, offset: int, now_ms: int, expiration_ms: int) -> None:
-        """Load the state of a snapshot taken at `offset`, without the producers that have expired. Raises Damage."""
+        """Load a snapshot at `offset`, except producers that have expired. Raises Damage."""
         if len(content) < _HEADER.size + _COUNT.size:
             raise Damage("producer snapshot is truncated")
         version, crc = _HEADER.unpack_from(content)

@@ -1,4 +1,4 @@
-"""The undecided transactions of a log, and the producers that wait for permission to begin one."""
+"""The unfinished transactions of a log, and the pending verifications of producers that want to begin one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections import OrderedDict, deque
 from typing import NamedTuple
 
 VERIFYING_LIMIT = 10_000
-"""The most producers of one log that are being verified. Beyond this, the one that has waited longest must retry."""
+"""The maximum number of pending verifications of one log. For each further one, the oldest is removed, and its producer
+has to retry."""
 
 
 class Ended(NamedTuple):
-    """A transaction that a marker has just ended: `last_offset` is the marker's."""
+    """A transaction that a marker has ended. `last_offset` is the offset of the marker."""
 
     producer_id: int
     first_offset: int
@@ -19,16 +20,16 @@ class Ended(NamedTuple):
 
 
 class Transactions:
-    """The offsets at which the unfinished transactions of a log begin; read_committed consumers do not read beyond the
-    first of them."""
+    """The unfinished transactions of a log. read_committed consumers read only up to the first offset of the first
+    one."""
 
     __slots__ = ("_ended", "_open", "quiet")
 
     def __init__(self) -> None:
         self._open: OrderedDict[int, int] = OrderedDict()
-        """First offset -> producer id, in ascending order."""
+        """Producer ids of open transactions by first offset, in ascending order."""
         self._ended: deque[Ended] = deque()
-        """Transactions whose markers have not committed yet, in the order of the markers."""
+        """Transactions whose markers are not committed yet, in the order of the markers."""
         self.quiet = True
         """Whether there is neither an open transaction nor an uncommitted marker."""
 
@@ -38,22 +39,22 @@ class Transactions:
         self.quiet = False
 
     def end(self, ended: Ended) -> int:
-        """Returns what the last stable offset will be once the marker has committed, if no earlier transaction is
-        left."""
+        """Move a transaction from the open to the ended ones. Return the last stable offset once its marker is
+        committed, without regard to other markers that are not committed."""
         del self._open[ended.first_offset]
         self._ended.append(ended)
         return next(iter(self._open), ended.last_offset + 1)
 
     def forget(self, first_offset: int) -> None:
-        """Remove an open transaction of which no readable record is left."""
+        """Remove an open transaction whose records have been deleted."""
         del self._open[first_offset]
 
     def first_open(self) -> int | None:
         return next(iter(self._open), None)
 
     def stable_below(self, high_watermark: int) -> int:
-        """The last stable offset: everything below it has committed, and so have the markers of all transactions that
-        begin below it."""
+        """The last stable offset for this high watermark. Below it, all records are committed, and so are the markers
+        of all transactions that begin there."""
         ended = self._ended
         while ended and ended[0].last_offset < high_watermark:
             ended.popleft()
@@ -65,8 +66,8 @@ class Transactions:
 
 
 class Verification:
-    """A pending question to the coordinator: does this producer have a transaction with this partition? A marker or a
-    batch that arrives in the meantime makes the answer void (KIP-890)."""
+    """A pending request to the transaction coordinator, which verifies that the producer's transaction includes this
+    partition. A marker or a batch that is written in the meantime voids the verification (KIP-890)."""
 
     __slots__ = ("at_ms", "begins_at_zero", "lowest_sequence", "producer_epoch", "producer_id")
 
@@ -76,12 +77,12 @@ class Verification:
         self.lowest_sequence = sequence
         self.at_ms = now_ms
         self.begins_at_zero = bumps
-        """The epoch is bumped with each transaction, so the first batch to a partition without state for this epoch
-        must have sequence 0."""
+        """Whether the first batch to a partition without state for this epoch must have sequence 0, because the epoch
+        is bumped with each transaction."""
 
 
 NOT_NEEDED = Verification(-1, -1, -1, 0, bumps=False)
-"""`transaction.partition.verification.enable` is off: every producer may begin."""
+"""The verification for `transaction.partition.verification.enable=false`, with which every producer may begin."""
 
 
 class Verifications:
@@ -93,7 +94,7 @@ class Verifications:
         self._by_id: OrderedDict[int, Verification] = OrderedDict()
 
     def begin(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int, *, bumps: bool) -> Verification:
-        """Batches that wait at the same time share one verification."""
+        """Begin a verification, or return the pending one of this producer, which concurrent batches share."""
         known = self._by_id.get(producer_id)
         if known is None:
             if len(self._by_id) >= VERIFYING_LIMIT:

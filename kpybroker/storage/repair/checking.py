@@ -1,6 +1,6 @@
-"""`kpybroker storage check`: reads every file of a stopped broker's directory, and changes nothing.
+"""`kpybroker storage check`: checks every file in the directory of a stopped broker, without changing any.
 
-Damage from a crash that the next start repairs itself (indexes above the recovery point) is not a finding.
+Damage that a crash leaves and the next start repairs (indexes above the recovery point) is not reported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANED)
 
 
 class Finding(NamedTuple):
-    """One finding. `position`: in the file, -1 for the whole file; `offset`: -1 for none."""
+    """One finding. `position` is the position in the file, or -1 for the whole file. `offset` is -1 if there is
+    none."""
 
     path: str
     position: int
@@ -51,26 +52,26 @@ class Finding(NamedTuple):
 
 @dataclass
 class Checked:
-    """The findings of one partition, and their repair: segments to rewrite, files to set aside."""
+    """The findings of one partition, and the work of a repair: segments to rewrite and files to set aside."""
 
     path: str
     findings: list[Finding] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
-    """Segment files with bytes that are not a batch, or with damaged batches."""
+    """Segment files that contain damaged batches, or bytes that are not a batch."""
     emptied: list[int] = field(default_factory=list)
-    """Base offsets of empty segments that are not the last one."""
+    """The base offsets of empty segments, except the last segment."""
     unreadable: list[str] = field(default_factory=list)
-    """Files that recovery can rebuild."""
+    """Unreadable files that recovery can rebuild."""
     lost_end: int = -1
-    """The end of the batches if it is below the recovery point, else -1."""
+    """The end offset of the batches if it is below the recovery point, otherwise -1."""
     has_hole: bool = False
-    """Whether there are sound batches after damaged ones."""
+    """Whether there are valid batches after damaged ones."""
     epochs: LeaderEpochs | None = None
     sure: int = 0
-    """The next start rebuilds the indexes of segments from this offset on; the checkpoint may lack their epochs."""
+    """The offset from which the next start rebuilds the indexes of segments. The checkpoint may lack their epochs."""
 
     def known_epoch(self, base: int) -> Callable[[int], int]:
-        """The leader epochs that are known for a segment with this base offset."""
+        """A function that returns the leader epoch of an offset in the segment with this base offset; -1 if unknown."""
         return self.epochs.epoch_at if self.epochs is not None and base < self.sure else _nothing_known
 
     def add(self, path: str, text: str, position: int = -1, offset: int = -1) -> None:
@@ -88,7 +89,7 @@ class Marks(NamedTuple):
 
 
 def check_directory(world: World, path: str) -> tuple[Checked, Marks]:
-    """Read the checkpoints of the directory. Raises OSError."""
+    """Check meta.properties and the checkpoints of a directory, and return their contents. Raises OSError."""
     found = Checked(path)
     try:
         meta = read_properties(world, f"{path}/{META_PROPERTIES}")
@@ -125,7 +126,7 @@ def partitions_of(world: World, path: str, topic: str | None, partition: int | N
 def check_partition(
     world: World, path: str, key: TopicPartition, marks: Marks, progress: Callable[[int], None] = lambda size: None
 ) -> Checked:
-    """Check all files of one partition; `progress` is called with the bytes that were read. Raises OSError."""
+    """Check all files of one partition. `progress` is called with the number of bytes read. Raises OSError."""
     directory = f"{path}/{key[0]}-{key[1]}"
     is_metadata = directory.endswith(f"/{METADATA_DIRECTORY}")
     found = Checked(directory)
@@ -193,7 +194,7 @@ def _epochs(world: World, directory: str, names: list[str], found: Checked) -> L
 def _tell_flaws(found: Checked, file: str, examined: Examined, *, is_last: bool) -> None:
     for flaw in examined.flaws:
         is_tail = flaw.is_tail and is_last
-        text = f"{flaw.text}; nothing sound follows" if is_tail else flaw.text
+        text = f"{flaw.text}; no valid batch follows" if is_tail else flaw.text
         found.add(file, text, flaw.position, flaw.offset)
         found.has_hole |= not is_tail
     if examined.flaws:
@@ -217,7 +218,7 @@ def _check_indexes(
     for suffix, check in ((INDEX, check_offsets), (TIME_INDEX, check_times)):
         file = f"{directory}/{file_name(base, suffix)}"
         if not world.disk.exists(file):
-            found.add(file, "is not there")
+            found.add(file, "is missing")
             continue
         wrong = check(_whole(world, file), base, examined.batches, is_last)
         if wrong is not None:
@@ -250,7 +251,7 @@ def _check_aborted(
 def _check_epochs(found: Checked, directory: str, examined: Examined, epochs: LeaderEpochs) -> None:
     for sound in examined.batches:
         told, has = epochs.epoch_at(sound.batch.base_offset), sound.batch.leader_epoch
-        is_deleted = sound.batch.base_offset < epochs.entries[0][1]  # below the log's start
+        is_deleted = sound.batch.base_offset < epochs.entries[0][1]  # below the log start offset
         if has >= 0 and told != has and not is_deleted:
             text = f"has leader epoch {told}, but the batch at offset {sound.batch.base_offset} has {has}"
             file = f"{directory}/{EPOCHS}"

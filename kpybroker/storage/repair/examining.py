@@ -1,7 +1,7 @@
-"""The batches of one segment file, damaged or not: the sound ones, the bytes between them, and repaired headers.
+"""Examines one segment file, which may be damaged: finds the valid batches, and repairs headers if possible.
 
-The CRC does not cover base offset, length, leader epoch and magic of a batch. If only these are damaged, and the
-neighbouring batches show their values, they are repaired. The whole file is read into memory.
+The CRC does not cover base offset, length, leader epoch and magic of a batch. If only these are damaged, and their
+values can be derived from the neighbouring batches, they are repaired. The whole file is read into memory.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Flaw(NamedTuple):
     offset: int
     text: str
     is_tail: bool = False
-    """No sound batch follows."""
+    """Whether no valid batch follows."""
 
 
 class Sound(NamedTuple):
-    """A sound batch; `view` has its bytes, with repaired header fields."""
+    """A valid batch. `view` contains its bytes, in which header fields may have been repaired."""
 
     position: int
     batch: Batch
@@ -47,10 +47,10 @@ class Examined(NamedTuple):
 def examine(
     data: bytes, base: int, limit: int, epoch: int, known_epoch: Callable[[int], int] = lambda offset: -1
 ) -> Examined:
-    """Look at all batches of a segment with base offset `base`; `limit` is the base offset of the next segment.
+    """Examine all batches of a segment with base offset `base`. `limit` is the base offset of the next segment.
 
-    epoch: the leader epoch of the batch before; known_epoch: the leader epoch of an offset according to the checkpoint,
-    or -1.
+    `epoch` is the leader epoch of the previous batch. `known_epoch` returns the leader epoch of an offset according to
+    the checkpoint, or -1.
     """
     found, flaws = _sound_batches(memoryview(data), base)
     batches: list[Sound] = []
@@ -78,7 +78,7 @@ def examine(
 
 
 def _sound_batches(view: memoryview, base: int) -> tuple[list[tuple[int, Batch]], list[Flaw]]:
-    """Batches whose CRC is right, in the order of the file, and the bytes between them."""
+    """The batches with a correct CRC, in the order of the file, and the bytes between them."""
     found: list[tuple[int, Batch]] = []
     flaws: list[Flaw] = []
     at, offset = 0, base
@@ -122,7 +122,7 @@ def _sound_at(view: memoryview, at: int) -> Batch | None:
 
 
 def _next_sound(view: memoryview, at: int, base: int) -> int:
-    """Where the next sound batch begins, at or after `at`; the end of the file if there is none."""
+    """The position of the next valid batch at or after `at`; the end of the file if there is none."""
     data = view.obj
     assert isinstance(data, bytes)
     while (magic := data.find(b"\x02", at + MAGIC_AT)) >= 0:
@@ -134,7 +134,7 @@ def _next_sound(view: memoryview, at: int, base: int) -> int:
 
 
 def _mended(region: memoryview) -> Batch | None:
-    """The batch that fills a region, if only its length or magic is damaged."""
+    """The batch that occupies a damaged region, if only its length or magic is damaged."""
     if len(region) < HEADER_BYTES:
         return None
     copy = bytearray(region)
@@ -148,7 +148,7 @@ def _offset_of(
 ) -> int | None:
     """The base offset that a batch should have; None if it is uncertain.
 
-    is_adjacent: nothing is missing between this batch and the one before.
+    `is_adjacent` means that no bytes are damaged between this batch and the previous one.
     """
     size = batch.last_offset_delta + 1
     fits = end <= batch.base_offset and batch.base_offset + size <= min(limit, base + MAX_RELATIVE_OFFSET + 1)
@@ -162,7 +162,7 @@ def _offset_of(
 
 
 def _epoch_of(batch: Batch, following: Batch | None, before: int, known: int) -> int:
-    """The leader epoch that a batch should have: epochs grow."""
+    """The leader epoch that a batch should have. Epochs are ascending."""
     epoch = batch.leader_epoch
     after = following.leader_epoch if following is not None else max(known, -1)
     is_last = following is None and known < 0

@@ -1,4 +1,4 @@
-"""Checks the indexes of a segment against its batches: finds records that a search would miss."""
+"""Checks the indexes of a segment against its batches, to find records that a search would miss."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from kpybroker.storage.repair.examining import Examined, Sound
 from kpybroker.wire.records.batch import Batch, read_records
 
 ABORT = 0
-"""The type of an abort marker, in its key."""
+"""The type of an abort marker in its key."""
 
 Wrong = tuple[int, str] | None
-"""(position in the file, description)."""
+"""The position of an error in the file, and its description; None if there is no error."""
 
 
 def check_offsets(content: bytes, base: int, batches: list[Sound], is_last: bool) -> Wrong:
-    """An entry names the position where a batch begins, and no earlier batch has offsets at or above its own."""
+    """Check an offset index: each entry must have the position of a batch, and all earlier batches must have smaller
+    offsets than the entry."""
     positions = {sound.position: number for number, sound in enumerate(batches)}
     before = (-1, -1)
     content, rest = _entries(content, OFFSET_ENTRY.size, is_last)
@@ -36,7 +37,8 @@ def check_offsets(content: bytes, base: int, batches: list[Sound], is_last: bool
 
 
 def check_times(content: bytes, base: int, batches: list[Sound], is_last: bool) -> Wrong:
-    """An entry has the largest timestamp of all batches up to its offset; the last entry has that of a full segment."""
+    """Check a time index: each entry must have the largest timestamp of all batches up to its offset, and the last
+    entry of a full segment must have the largest timestamp of the segment."""
     ends = [sound.batch.base_offset for sound in batches]
     largest: list[int] = []
     for sound in batches:
@@ -57,8 +59,8 @@ def check_times(content: bytes, base: int, batches: list[Sound], is_last: bool) 
 
 
 def _entries(content: bytes, size: int, is_last: bool) -> tuple[bytes, int]:
-    """The entries, and the number of bytes that are not entries. Zeros that Kafka preallocates for the last segment do
-    not count."""
+    """The entries, and the number of bytes after them that are not an entry. Zeros that Kafka preallocates for the last
+    segment are ignored."""
     end = len(content)
     if is_last:
         while end >= size and not any(content[end - size : end]):
@@ -67,9 +69,10 @@ def _entries(content: bytes, size: int, is_last: bool) -> tuple[bytes, int]:
 
 
 def check_transactions(examined: Examined, open_: dict[int, int]) -> list[tuple[int, int, int]]:
-    """The transactions that are aborted in a segment: producer, first offset (-1 if unknown), and the marker's offset.
+    """The transactions that are aborted in a segment: producer id, first offset (-1 if unknown), and offset of the
+    marker.
 
-    open_: the first offset of each producer's open transaction, kept from segment to segment.
+    `open_` contains the first offset of each producer's open transaction, and is updated from segment to segment.
     """
     aborted = []
     for sound in examined.batches:

@@ -1,8 +1,8 @@
-"""`kpybroker storage repair`: repairs a partition without losing more data. Deletes nothing.
+"""`kpybroker storage repair`: repairs a partition, and keeps a copy of every file that it changes or removes.
 
-A damaged segment is first copied beside the directory, then rewritten with its sound batches; the offsets of removed
-batches become a gap, like those that compaction leaves. The broker's own recovery rebuilds indexes, leader epochs and
-producer state. Afterwards everything below the recovery point in the checkpoint is on disk.
+A damaged segment is first copied to another directory, and then rewritten with its valid batches. The offsets of
+removed batches become a gap, like the gaps that compaction leaves. The recovery code of the broker rebuilds indexes,
+leader epochs and producer state. Finally, the recovery point in the checkpoint is set to an offset that is on disk.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SETTINGS = LogSettings(file_delete_delay_ms=0)
 
 
 def way_out(checked: Checked, key: TopicPartition) -> str | None:
-    """Why the partition cannot be repaired; None if it can."""
+    """The reason why the partition cannot be repaired; None if it can."""
     if key[0] != METADATA_TOPIC:
         return None
     if checked.has_hole:
         return (
-            "the metadata log cannot lose a batch: restore the directory, or, if other controllers have it, "
+            "the metadata log must not lose a batch: restore the directory, or, if other controllers have it, "
             f"move {checked.path} elsewhere so that it is fetched again"
         )
     if any(path.endswith(".checkpoint") for path in checked.unreadable):
@@ -43,7 +43,7 @@ def way_out(checked: Checked, key: TopicPartition) -> str | None:
 def plan(checked: Checked) -> Iterator[str]:
     """The steps of the repair, in order."""
     for file in checked.damaged:
-        yield f"set a copy of {file} aside, and rewrite it with its sound batches"
+        yield f"set a copy of {file} aside, and rewrite it with its valid batches"
     for base in checked.emptied:
         yield f"set {checked.path}/{file_name(base, LOG)} aside with its indexes: its offsets become a gap"
     for file in checked.unreadable:
@@ -54,7 +54,8 @@ def plan(checked: Checked) -> Iterator[str]:
 
 
 def repair_partition(world: World, path: str, key: TopicPartition, checked: Checked, marks: Marks, aside: str) -> int:
-    """Repair the partition; returns the end of its log. Raises OSError, Damage: it is safe to run it again."""
+    """Repair the partition, and return the end offset of its log. Raises OSError, Damage; it can be called again
+    then."""
     disk = world.disk
     directory = f"{path}/{key[0]}-{key[1]}"
     place = f"{aside}/{key[0]}-{key[1]}"
@@ -101,7 +102,7 @@ def _set_aside_segment(world: World, directory: str, base: int, place: str) -> N
 
 
 def _made_anew(world: World, directory: str, key: TopicPartition, marks: Marks) -> int:
-    """Rebuild indexes, epochs and producer state, by recovery from the beginning; a gap does not end the log."""
+    """Rebuild indexes, epochs and producer state by recovering the whole log, in which gaps are allowed."""
     log = Log.open(
         world,
         directory,
@@ -119,14 +120,14 @@ def _made_anew(world: World, directory: str, key: TopicPartition, marks: Marks) 
 
 
 def note_ends(world: World, path: str, marks: Marks, ends: dict[TopicPartition, int]) -> None:
-    """Save the recovery points, so that a recovery does not mistake a gap for the end of a log. Raises OSError."""
+    """Save the recovery points, so that recovery does not truncate a log at a gap. Raises OSError."""
     rows = {**marks.recovery_points, **{key: end for key, end in ends.items() if key[0] != METADATA_TOPIC}}
     write_offsets(world.disk, f"{path}/{RECOVERY_POINTS}", rows, sync=True)
     world.disk.sync_directory_blocking(path)
 
 
 def set_aside(world: World, checked: Checked, aside: str) -> None:
-    """Set aside the directory's unreadable checkpoints. Raises OSError."""
+    """Move the unreadable checkpoints of the directory aside. Raises OSError."""
     world.disk.mkdir(aside)
     for file in checked.unreadable:
         _copy(world, file, f"{aside}/{file.rpartition('/')[2]}")
