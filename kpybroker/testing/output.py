@@ -1,4 +1,4 @@
-"""The standard error of broker processes, for the reports of failed tests."""
+"""Reads the standard error of broker processes, for the reports of failed tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STDERR = "stderr"
 
 
 class BrokerOutput:
-    """Standard error of the started process and, for a cluster, the log file of each node."""
+    """The standard error of the started process and, for a cluster, the log file of each node."""
 
     def __init__(self, stderr: IO[bytes]) -> None:
         self._stderr = stderr
@@ -34,13 +34,13 @@ class BrokerOutput:
             return {name: os.fstat(fd).st_size for name, fd in self._open(opened)}
 
     def since(self, sizes: dict[str, int]) -> str:
-        """The output since `sizes` was taken, at most SHOWN_BYTES of each file; empty if there is none."""
+        """The output since `sizes` was measured, at most SHOWN_BYTES of each file; empty if there is none."""
         texts = []
         with contextlib.ExitStack() as opened:
             for name, fd in self._open(opened):
                 end = os.fstat(fd).st_size
                 begin = max(sizes.get(name, 0), end - SHOWN_BYTES)
-                # pread, as the broker shares the position of this file
+                # pread, because the broker shares the position of this file
                 text = os.pread(fd, max(0, end - begin), begin).decode(errors="replace").strip()
                 if text:
                     texts.append(text if name == STDERR else f"{name}:\n{text}")

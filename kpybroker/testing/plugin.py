@@ -1,7 +1,7 @@
 """The pytest plugin: the fixtures `kpybroker`, `kpybroker_cluster` and `kpybroker_secure`.
 
-The report of a failed test shows what the brokers wrote to standard error during the test, and how they ended.
-Tests without brokers import only this file.
+The report of a failed test shows the standard error of the brokers during the test, and how they ended. Tests without
+brokers import only this file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 SECTION = "kpybroker"
 _sizes = pytest.StashKey[dict[str, dict[str, int]]]()
-"""By bootstrap, the sizes of each broker's output when the test started."""
+"""The sizes of each broker's output when the test started, by bootstrap address."""
 
 
 @pytest.fixture(scope="session")
 def kpybroker() -> Iterator[BrokerProcess]:
     """A broker for the session: `.bootstrap` for any client, `.topic(prefix)` for a unique topic name.
 
-    It starts when a test first requests it, on a free port with a temporary directory, and ends with the session. Under
-    pytest-xdist every worker has its own.
+    It starts when a test first requests it, on a free port with a temporary directory, and ends with the session. With
+    pytest-xdist, every worker has its own broker.
     """
     from kpybroker.testing.process import BrokerProcess
 
@@ -35,9 +35,9 @@ def kpybroker() -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="session")
 def kpybroker_cluster() -> Iterator[BrokerProcess]:
-    """A cluster of three brokers for the session: topics have three replicas, and acks=all needs two.
+    """A cluster of three brokers for the session. Topics have three replicas, and acks=all needs two of them.
 
-    Otherwise like `kpybroker`; `.bootstrap` names all three.
+    Otherwise like `kpybroker`; `.bootstrap` names all three brokers.
     """
     from kpybroker.testing.process import BrokerProcess
 
@@ -59,7 +59,7 @@ def kpybroker_secure() -> Iterator[BrokerProcess]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Record how much each broker has written before this test."""
+    """Store the size of each broker's output before this test."""
     item.stash[_sizes] = {broker.bootstrap: broker.output.sizes() for broker in _running()}
 
 

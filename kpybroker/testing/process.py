@@ -1,8 +1,8 @@
-"""A broker as a child process.
+"""Runs a broker as a child process.
 
-A process and not a thread: CPU-bound tests would slow a broker in the same interpreter, a debugger that halts them
-would halt it, and a client library that blocks while it holds the GIL would wait forever. The broker cannot outlive its
-parent: it reads its standard input, which closes when the parent ends, even by SIGKILL.
+It is not a thread, because CPU-bound tests would slow down a broker in the same interpreter, a debugger that halts them
+would also halt the broker, and a client library that blocks while it holds the GIL would wait forever. The broker ends
+with its parent: it reads its standard input, which is closed when the parent ends, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _MISUSED = 2
 
 
 class _Ready(NamedTuple):
-    """The facts of the ready line."""
+    """The content of the ready line."""
 
     bootstrap: str
     client: SecureClient | None
 
 
 class BrokerStartError(RuntimeError):
-    """The broker did not start; the text is its standard error."""
+    """The broker did not start. The text is its standard error."""
 
 
 class BrokerProcess:
@@ -73,19 +73,19 @@ class BrokerProcess:
 
     @property
     def client(self) -> SecureClient:
-        """What clients need to connect to a broker that was started with `secure`. Raises ValueError for any other
-        broker."""
+        """The settings with which clients connect to a broker that was started with `secure`. Raises ValueError for any
+        other broker."""
         if self._client is None:
             raise ValueError("this broker has no logins; start one with BrokerProcess.started(secure=True)")
         return self._client
 
     def ended(self) -> str | None:
-        """How its process has ended, such as `ended with code 1`; None while it runs."""
+        """How the broker's process has ended, such as `ended with code 1`; None while it runs."""
         code = self._process.poll()
         return None if code is None else _how_it_ended(code)
 
     def topic(self, prefix: str = "topic") -> str:
-        """A unique topic name. The broker creates the topic at its first use, or create it yourself.
+        """A unique topic name. The broker creates the topic at its first use unless the test creates it.
 
         Characters that Kafka refuses in topic names, such as spaces and brackets, become `-`.
         """
@@ -98,10 +98,10 @@ class BrokerProcess:
     def started(cls, *settings: str, brokers: int = 1, secure: bool = False) -> Iterator[BrokerProcess]:
         """Start a broker with `settings` (`"name=value"`), and stop it at the end of the context.
 
-        brokers: the number of brokers in the cluster, at most BROKERS_MAX. With several, `bootstrap` names all of
-        them, and `pid` is the process that started them. secure: one broker with TLS, a login and ACLs (`kpybroker dev
-        --secure`); `client` has what clients need. Raises TypeError and ValueError for settings that are not
-        `"name=value"`, BrokerStartError.
+        brokers: the number of brokers in the cluster, at most BROKERS_MAX. With several brokers, `bootstrap` names all
+        of them, and `pid` is the process that started them. secure: one broker with TLS, a login and ACLs (`kpybroker
+        dev --secure`); `client` has the settings that clients need. Raises TypeError and ValueError for settings that
+        are not `"name=value"`, BrokerStartError.
         """
         given = [argument for setting in settings for argument in ("--set", _checked(setting))]
         if not 1 <= brokers <= BROKERS_MAX:
@@ -116,7 +116,7 @@ class BrokerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                start_new_session=True,  # Ctrl-C goes only to the tests, whose teardown may still need the broker
+                start_new_session=True,  # Ctrl-C goes only to the tests, which may still need the broker
                 pass_fds=(held.fileno(),),
             )
             held.close()
@@ -139,7 +139,7 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 def _checked(setting: object) -> str:
     if not isinstance(setting, str):
         raise TypeError(
-            f"a setting is a string, as in BrokerProcess.started('num.partitions=3'), not {type(setting).__name__}"
+            f"a setting must be a string, as in BrokerProcess.started('num.partitions=3'), not {type(setting).__name__}"
         )
     name, equals, _ = setting.partition("=")
     if not equals or not name.strip():
@@ -166,7 +166,7 @@ def _ready_of(process: subprocess.Popen[bytes], output: BrokerOutput) -> _Ready:
         return _Ready(ready[1], None if ready[3] is None else SecureClient.of(Path(ready[3])))
     code = process.wait(STOP_TIMEOUT_S)
     output_text = output.since({}) or "it wrote nothing"
-    if code == _MISUSED:  # the error is one line, which refers to command-line options
+    if code == _MISUSED:  # the error is one line that refers to command-line options
         output_text = output_text.removeprefix("kpybroker: ").replace("--set: ", "").replace("--set ", "")
     raise BrokerStartError(f"kpybroker {_how_it_ended(code)}: {output_text}")
 
@@ -188,7 +188,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _remove(data_dir: Path | None, alive: IO[bytes]) -> None:
-    """Remove the data directory, which a killed broker leaves, once none of its processes can write there."""
+    """Remove the data directory, which a killed broker leaves behind, once none of its processes can write to it."""
     watch = select.poll()  # select.select supports no descriptor above 1023
     watch.register(alive, select.POLLHUP)
     watch.poll(STOP_TIMEOUT_S * 1000)

@@ -59,7 +59,7 @@ def test_a_broker_that_cannot_start_reports_why(setting: str, told: str, brokers
 @pytest.mark.parametrize(
     ("setting", "kind", "told"),
     [
-        ({"num.partitions": 3}, TypeError, r"a setting is a string, as in .*\('num\.partitions=3'\), not dict"),
+        ({"num.partitions": 3}, TypeError, r"a setting must be a string, as in .*\('num\.partitions=3'\), not dict"),
         ("num.partitions", ValueError, "write 'name=value'"),
         ("=3", ValueError, "write 'name=value'"),
         ("log.dirs=/data", ValueError, "the broker has a temporary directory"),
