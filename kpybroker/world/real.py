@@ -55,9 +55,8 @@ def sync_to_device(handle: int, sync: Callable[[int], None] = _SYNC) -> None:
             fcntl.fcntl(handle, FULL_SYNC)
             return
         except OSError as error:
-            if (
-                error.errno not in _FULL_SYNC_UNKNOWN
-            ):  # the kernel reports a failed write only once, so a second sync would succeed
+            # the kernel reports a failed write only once, so a second sync would succeed
+            if error.errno not in _FULL_SYNC_UNKNOWN:
                 raise
     sync(handle)
 
