@@ -1,4 +1,4 @@
-"""Background tasks: an exception in one is a bug, after which the node must not continue."""
+"""Starts background tasks. An exception in a task is a bug, after which the node must not continue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def begin(work: Coroutine[Any, Any, None], what: str, fail: Callable[[str], None]) -> asyncio.Task[None]:
-    """Start a task; `fail` is called with the reason if it raises."""
+    """Start a task. If it raises an exception, `fail` is called with the reason."""
 
     def ended(task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -7,10 +7,11 @@ TRANSACTION_TOPIC = "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"
 METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC, SHARE_STATE_TOPIC})
-"""The logs of coordinators. The partition of a group or transactional id is its hash modulo the number of partitions.
+"""The topics with the state of coordinators. The partition of a group or transactional id is its hash modulo the number
+of partitions.
 """
 
 TopicPartition = tuple[str, int]
-"""Topic and partition index."""
+"""The name of a topic and a partition index."""
 TopicIdPartition = tuple[bytes, int]
-"""Topic id and partition index."""
+"""A topic id and a partition index."""

@@ -1,9 +1,10 @@
-"""The metadata plane at scale: what it costs one controller with many brokers when a broker dies, and when partitions
-are reassigned.
+"""Measures the cost of metadata changes at scale: one controller with many brokers, of which one dies, and partitions
+that are reassigned.
 
 `python -m kpybroker.sim.scale --brokers 100 --partitions 100000`. The controller's Machine and the Image are the
-product's. The brokers exist only as the requests that they would send, and share one Image. Counts records, requests
-to the controller, metadata fetches (at most one for each broker and committed batch), and CPU.
+product's. The brokers are not run: only their requests are sent, and they share one Image. The output has the numbers
+of records, requests to the controller and metadata fetches (at most one for each broker and committed batch), and the
+CPU time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ TIMEOUT_MS = 60_000
 
 
 class StepCost(NamedTuple):
-    """What one step cost: CPU of the controller and of one Image, requests to the controller, records and bytes."""
+    """The cost of one step: CPU time of the controller and of one Image, requests to the controller, records and
+    bytes."""
 
     step: str
     controller_s: float
@@ -69,7 +71,7 @@ class Plane:
         self._spent: Counter[str] = Counter()
 
     def ask(self, command: Any) -> Any:
-        """Send one request: the controller decides, and its records are applied to its state and to the Image."""
+        """Send one request. The controller decides, and its records are applied to its state and to the Image."""
         began = process_time()
         outcome = self.machine.decide(Ticket(TIMEOUT_MS), command, Moment(NOW_MS, NOW_MS))
         for record in outcome.records:
@@ -124,7 +126,7 @@ class Plane:
         self.ask(asked.BrokerHeartbeat(node_id, self.epochs[node_id], metadata_offset=self.end))
 
     def all_in_sync(self) -> None:
-        """Every leader proposes its live replicas as the ISR of all its partitions, in one request."""
+        """Have every leader propose its live replicas as the ISR of all its partitions, in one request."""
         state = self.machine.state
         wanted: dict[int, list[asked.ProposedIsr]] = {}
         for topic, index, now in self.partitions():
@@ -142,7 +144,7 @@ def _size(record: Stored) -> int:
 
 
 def run(brokers: int, partitions: int) -> list[StepCost]:
-    """Run all steps in order and check the effect of each."""
+    """Run all steps in order, and check the effect of each step."""
     plane, rows = Plane(brokers), []
     for node_id in range(1, brokers + 1):
         plane.join(node_id)

@@ -1,4 +1,4 @@
-"""Run one seed: start a cluster and its clients, inject faults, repair everything, and check the contract."""
+"""Runs one seed: starts a cluster and its clients, injects faults, repairs them, and checks the guarantees."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from kpybroker.topics import TopicPartition
 BEGIN_LIMIT_S = 60.0
 LIVENESS_LIMIT_S = 60.0
 CPU_LIMIT_S = 20.0
-"""Twenty times what a seed may cost: beyond it, something loops without end."""
+"""Twenty times the CPU time that a seed may need. A seed that exceeds it has an endless loop."""
 CPU_GRACE_S = 2.0
-"""More CPU for the callback that is running when the limit is reached: if it needs more than this, it would never
-return."""
+"""The additional CPU time of the callback that is running when the limit is reached. A callback that needs more would
+never return."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class RunOutcome:
 
 
 class _Listener(logging.Handler):
-    """Copies the product's log to the trace; a logged bug is a breach."""
+    """Copies the product's log to the trace. A logged bug is a breach."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(logging.WARNING)
@@ -91,7 +91,7 @@ class Simulation:
             machine.storage.set_pace(setup.cold_odds, setup.sync_s)
         self.random = Random(f"workload {setup.seed}")
         self.pace_s, self.slows_after = self.random.choice((0.25, 0.5, 1.0)), 400
-        if len(setup.nodes) > 1:  # a seed may cost a second of CPU
+        if len(setup.nodes) > 1:  # a seed may take a second of CPU time
             self.pace_s, self.slows_after = 2 * self.pace_s, 50
         self.clients: list[SimClient] = []
         self._work: list[asyncio.Task[None]] = []
@@ -99,7 +99,7 @@ class Simulation:
             (topic.name, index) for topic in setup.topics for index in range(topic.partitions)
         ]
         self.writable = [place for place in self.places if place[0] != OUTPUTS]
-        """Partitions that every client may write to."""
+        """Partitions to which every client may write."""
         table = setup.table
         self.tables: list[TopicPartition] = [(table.name, index) for index in range(table.partitions)] if table else []
         """Compacted partitions."""
@@ -107,7 +107,7 @@ class Simulation:
         self.actors = [actor(self) for actor in ACTORS if actor.plays(setup)]
 
     def problem(self, owner: Owner, text: str, raised: BaseException | None) -> None:
-        """An exception was raised where none may be."""
+        """Record a breach: an exception was raised where no exception is allowed."""
         if not owner.alive:
             return
         self.history.breach(f"{owner.name}: {text}: {raised!r}")
@@ -115,22 +115,22 @@ class Simulation:
             self.details.append("".join(traceback.format_exception(raised)))
 
     def run(self) -> RunOutcome:
-        """Run from the first node's start to the last check. The outcome lists all breaches of the contract."""
+        """Run from the start of the first node to the last check. The outcome lists all breaches of the guarantees."""
         began_s = process_time()
         listener, product = _Listener(self), logging.getLogger("kpybroker")
         product.addHandler(listener)
         propagates, product.propagate = product.propagate, False
         overrun = signal.signal(signal.SIGPROF, self._overrun)
         signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S, CPU_GRACE_S)
-        gc.disable()  # the collector may close coroutines, which must happen at the same point in every run
+        gc.disable()  # the garbage collector may close coroutines, which must happen at the same point in every run
         if not gc.get_freeze_count():
-            gc.freeze()  # the collection after a run need not scan the modules
+            gc.freeze()  # so that the collection after a run does not scan the modules
         try:
             self.loop.run_until_complete(self._play())
         except (Stuck, KafkaError, Damage, MalformedFrame, AssertionError) as end:
             if self.loop.turns_max:
                 self.problem(self.loop.simulation, "the run ended early", end)
-        except Dead:  # raised by the loop itself; the breach is recorded already
+        except Dead:  # the loop itself raised it, and the breach is already recorded
             pass
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
@@ -152,7 +152,7 @@ class Simulation:
         )
 
     def _overrun(self, _: int, frame: FrameType | None) -> None:
-        """End the run after the current callback; the second signal ends a callback that never returns."""
+        """End the run after the current callback. The second signal ends a callback that does not return."""
         if self.loop.turns_max == 0:
             raise Dead
         self.history.breach(f"{self.loop.current.name} does not stop computing: {CPU_LIMIT_S:.0f} s of CPU")
@@ -195,7 +195,7 @@ class Simulation:
         watching.cancel()
 
     async def _check(self) -> None:
-        """Check as a client and from inside, and both again after a restart of all machines."""
+        """Check with requests and the nodes' internal state, and do both again after a restart of all machines."""
         more: dict[str, checks.Check] = {actor.checks: actor.check for actor in self.actors if actor.checks}
         await checks.check_all(self, self.client("auditor"), more)
         await check_directories(self.machines, self.history)
@@ -258,7 +258,7 @@ class Simulation:
             self.problem(client.owner, "a client failed", raised)
 
     async def _all_clients_progress(self) -> bool:
-        """Liveness: once all faults are repaired, every client soon makes progress."""
+        """Check that every client makes progress soon after all faults are repaired (liveness)."""
         mended_at = self.loop.time()
         deadline = mended_at + LIVENESS_LIMIT_S
         waiting = [client for client in self.clients if client.name != "founder"]

@@ -1,4 +1,4 @@
-"""The clients of every run: producers, consumers, group members, committers without a group, and two admins."""
+"""Starts the clients of every run: producers, consumers, group members, committers without a group, two admins."""
 
 from __future__ import annotations
 

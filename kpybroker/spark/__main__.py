@@ -1,4 +1,5 @@
-"""`spark-submit $(python -m kpybroker.spark) job.py`: arguments that add the connector for the installed PySpark."""
+"""`spark-submit $(python -m kpybroker.spark) job.py`: prints arguments that add the connector for the installed
+PySpark."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Ties a checkpoint to its topics: Spark records only names and offsets, and would continue with any topic."""
+"""Ties a checkpoint to its topics, because Spark stores only names and offsets, and would continue with any topic."""
 
 import json
 import os
@@ -14,8 +14,8 @@ MARK = "kpybroker.json"
 def checkpoint(folder: Path, cluster: Cluster | str, *topics: str) -> str:
     """A local `checkpointLocation` for a query that reads these topics. `cluster`: a Cluster, or an address.
 
-    The first use records the topics' ids in it (KIP-516: a topic of the same name in another cluster has another id).
-    Raises ConfigError if a topic does not exist, or is not the one that the checkpoint was created for.
+    The first use stores the topics' ids in it (KIP-516). A topic with the same name in another cluster has a different
+    id. Raises ConfigError if a topic does not exist, or if it is not the topic for which the checkpoint was created.
     """
     ids = _topic_ids(Cluster.of(cluster), topics)
     mark = folder / MARK
@@ -40,7 +40,7 @@ def checkpoint(folder: Path, cluster: Cluster | str, *topics: str) -> str:
 
 
 def _noted(mark: Path) -> dict[str, str]:
-    """The recorded topic ids by name; none at first use."""
+    """The stored topic ids by name; empty at the first use."""
     if not mark.exists():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""How a job reaches a cluster: addresses, and the client properties for TLS and a login."""
+"""The settings with which a job connects to a cluster: addresses, and client properties for TLS and a login."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FILES = ("ssl.keystore.location", "ssl.truststore.location")
 
 
 class Cluster(NamedTuple):
-    """Where a cluster is, and how to log in. Only the file has the secrets, and it is read whenever they are needed, so
-    a Cluster can be printed, and passed to another process.
+    """The address of a cluster, and the file with the properties for a login. Only the file has the secrets, and it is
+    read whenever they are needed, so a Cluster can be printed and passed to another process.
     """
 
     bootstrap: str
     """host:port,host:port"""
     command_config: Path | None = None
-    """A property file, as `--command-config` and Kafka's tools take it; None for listeners without TLS and logins."""
+    """A property file as `--command-config` and Kafka's tools read it; None for listeners without TLS and logins."""
 
     @classmethod
     def of(cls, cluster: Cluster | str) -> Cluster:
-        """The cluster at an address; a Cluster is returned unchanged."""
+        """The cluster at an address. A Cluster is returned unchanged."""
         return cls(cluster) if isinstance(cluster, str) else cluster
 
     @classmethod
@@ -44,7 +44,7 @@ class Cluster(NamedTuple):
         return cls(bootstrap, command_config)
 
     def properties(self) -> dict[str, str]:
-        """The settings of security, by Kafka's names. Raises ConfigError."""
+        """The security settings, by Kafka's names. Raises ConfigError."""
         if self.command_config is None:
             return {}
         found = read_properties(self.command_config)
@@ -64,10 +64,10 @@ class Cluster(NamedTuple):
         return {"bootstrap.servers": self.bootstrap, **librdkafka_settings(self.properties())}
 
     def ask(self, scenario: Callable[[Client], Awaitable[None]]) -> None:
-        """Connect, log in, and run the scenario. Raises ConfigError."""
+        """Connect, log in, and run a coroutine with the client. Raises ConfigError."""
         try:
             properties = self.properties()
-            with ThreadPoolExecutor(1) as thread:  # in a notebook, this thread already runs a loop
+            with ThreadPoolExecutor(1) as thread:  # in a notebook, this thread already runs an event loop
                 asked = thread.submit(session.run, scenario, self.bootstrap, TIMEOUT_MS, properties=properties)
                 asked.result()
         except CommandFailed as error:

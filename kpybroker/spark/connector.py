@@ -1,4 +1,4 @@
-"""Finds the Kafka connector for a Spark version: at Maven Central, or in a folder of jars."""
+"""Finds the Kafka connector for a Spark version, at Maven Central or in a folder of jars."""
 
 import os
 import re
@@ -24,10 +24,10 @@ Version = tuple[int, int, int]
 
 
 def connector(version: Version) -> dict[str, str]:
-    """Spark settings that add the connector for that Spark: a Maven coordinate, or the jars of a folder.
+    """The Spark settings that add the connector for a Spark version: a Maven coordinate, or the jars in a folder.
 
-    KPYBROKER_SPARK_JARS names the folder. Raises ConfigError if it does not have all four jars, or has those of another
-    Scala version or a later Spark; jars of an earlier Spark with the same major version are accepted.
+    KPYBROKER_SPARK_JARS names the folder. Raises ConfigError if it does not have all four jars, or has jars for another
+    Scala version or a later Spark; jars for an earlier Spark with the same major version are accepted.
     """
     scala = "2.12" if version < (4, 0, 0) else "2.13"
     folder = os.environ.get(JARS_VARIABLE)

@@ -1,4 +1,4 @@
-"""Explains the failure of a Spark job in one line, where Spark prints a Java stack trace of a hundred lines."""
+"""Explains the failure of a Spark job in one line, instead of Spark's Java stack trace of a hundred lines."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ OFFSETS = "Current Available Offsets: "
 
 
 def _lacks_topic(text: str) -> str:
-    """Which right on which topic is missing. Spark's error names the topic, but not the operation."""
+    """The text for a missing right on a topic. Spark's error names the topic but not the operation."""
     found = REFUSED_TOPICS.search(text)
     if found is None:
         return "the user may not see a topic to read: it needs the ACL READ on it"
@@ -66,7 +66,7 @@ REFUSAL = re.compile(r'KafkaError\{code=(\w+),val=-?\d+,str="(.*?)"\}')
 
 
 def explained(error: BaseException) -> str:
-    """One line: the cause and what to do about it, if known, then the last exception of Spark or Kafka."""
+    """One line with the cause and a remedy, if they are known, and the last exception of Spark or Kafka."""
     text = str(error)
     known = next((cause for pattern, cause in CAUSES.items() if re.search(pattern, text)), None)
     said = known(text) if callable(known) else known

@@ -1,6 +1,7 @@
-"""One SparkSession with Kafka's connector, set up for a laptop. Under spark-submit its arguments apply instead.
+"""Creates a SparkSession with Kafka's connector, set up for a laptop. Under spark-submit, its arguments apply instead.
 
-Spark reads memory, jars and log destination only while its JVM starts, so a process has one session, created here.
+Spark reads memory, jars and log destination only while its JVM starts, so a process has only one session, which is
+created here.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""Settings for jobs of about a minute, which end before the JVM's second compiler would pay off."""
+"""Settings for jobs of about a minute, which end before the JVM's second compiler would save time."""
 HIDDEN = {"spark.sql.redaction.options.regex": r"(?i)url|sasl\.jaas|ssl\.keystore\.key"}
-"""Hides options in Spark's UI, event log and errors: by default, Spark hides passwords, but not private keys."""
+"""Hides options in Spark's UI, event log and errors. By default, Spark hides passwords but not private keys."""
 SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
@@ -38,13 +39,13 @@ def session(
 ) -> SparkSession:
     """This process's SparkSession, with the connector for the installed PySpark.
 
-    `cluster` is only checked here, since Spark itself waits three minutes for a broker that is not there; reads and
-    writes name it in their options (`Cluster.spark_options`). For an address ("host:port,host:port"), the only check is
-    that something listens there. The connector comes from Maven Central, or from the folder of jars that
-    KPYBROKER_SPARK_JARS names. Without `master` Spark runs in this process, on `cores` cores, with the driver's
-    `memory`. `log` is a file for what Spark and its JVM would print to stderr; `settings` are added last. Under
-    spark-submit, its arguments determine all of this except `settings`. Raises ConfigError if PySpark, Java, the jars
-    or the broker are missing, or if the broker does not let the user in.
+    `cluster` is only checked here, because Spark itself waits three minutes for a missing broker; reads and writes name
+    it in their options (`Cluster.spark_options`). For an address ("host:port,host:port"), the check is only that a
+    server listens there. The connector is downloaded from Maven Central, or taken from the folder of jars that
+    KPYBROKER_SPARK_JARS names. Without `master`, Spark runs in this process on `cores` cores, with the driver's
+    `memory`. `log` is a file for the output of Spark and its JVM to stderr; `settings` are added last. Under
+    spark-submit, its arguments determine everything except `settings`. Raises ConfigError if PySpark, Java, the jars or
+    the broker are missing, or if the broker refuses the login.
     """
     version = spark_version()
     require_java()
@@ -109,7 +110,7 @@ def _started(settings: Mapping[str, str], log: Path | None) -> SparkSession:
 
 @contextlib.contextmanager
 def _stderr_to(log: Path | None) -> Iterator[None]:
-    """Redirect file descriptor 2 while the JVM starts, which inherits and keeps it; then restore ours."""
+    """Redirect file descriptor 2 while the JVM starts, because the JVM inherits and keeps it. Restore it afterwards."""
     if log is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Checks the prerequisites before Spark starts: each check is fast, and fails with one line."""
+"""Checks the prerequisites of a job before Spark starts. Each check is fast, and fails with one line of text."""
 
 import os
 import re
@@ -52,7 +52,7 @@ async def _any_request(client: Client) -> None:
 
 
 def require_broker(cluster: Cluster) -> None:
-    """Raise ConfigError unless a broker of the cluster answers, and lets this client in."""
+    """Raise ConfigError unless a broker of the cluster responds and accepts this client's login."""
     require_listener(cluster.bootstrap)
     cluster.ask(_any_request)
 

@@ -1,7 +1,7 @@
 """The pytest plugin: the fixtures `kpybroker`, `kpybroker_cluster`, `kpybroker_secure` and `kpybroker_fresh`.
 
-The report of a failed test shows what the brokers wrote to standard error during the test, and how they ended.
-Tests without brokers import only this file.
+The report of a failed test shows the standard error of the brokers during the test, and how they ended. Tests without
+brokers import only this file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FRESH = "kpybroker_fresh"
 SETTINGS = "kpybroker_settings"
 BOOTSTRAP = "--kpybroker-bootstrap"
 _sizes = pytest.StashKey[dict[str, dict[str, int]]]()
-"""By bootstrap, the sizes of each broker's output when the test started."""
+"""The sizes of each broker's output when the test started, by bootstrap address."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,7 +71,7 @@ def kpybroker(request: pytest.FixtureRequest) -> Iterator[Kafka]:
 def kpybroker_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of three brokers for the session: topics have three replicas, and acks=all needs two.
 
-    Otherwise like `kpybroker`; `.bootstrap` names all three.
+    Otherwise like `kpybroker`; `.bootstrap` names all three brokers.
     """
     _skip_if_external(request)
     from kpybroker.testing import Cluster

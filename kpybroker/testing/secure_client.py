@@ -1,4 +1,4 @@
-"""The settings that clients of a broker with TLS and logins need, for each library."""
+"""The settings with which clients connect to a broker with TLS and logins, for each client library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SecureClient(NamedTuple):
     password: str
     mechanism: str
     authority: Path
-    """The certificate that clients trust, as PEM."""
+    """The certificate that clients trust, in PEM."""
     properties: Path
 
     def __repr__(self) -> str:

@@ -1,1 +1,2 @@
-"""The transaction coordinator: transactional ids, the partitions of their transactions, and the end markers."""
+"""The transaction coordinator: transactional ids, the partitions of their transactions, and the markers that end
+them."""

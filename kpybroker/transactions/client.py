@@ -1,6 +1,4 @@
-"""Asks the coordinator of a transactional id, on any broker, on behalf of a leader that received records of a
-transaction.
-"""
+"""Verifies transactions: a leader that receives records of a transaction queries the coordinator, on any broker."""
 
 from __future__ import annotations
 
@@ -21,13 +19,13 @@ from kpybroker.wire.rpc import add_partitions_to_txn
 
 QUESTIONS_A_REQUEST = 500
 WAITING_MAX = 10_000
-"""The most questions that wait for one broker; more are refused."""
+"""The most queries that wait for one broker. Further queries are refused."""
 
 Told = dict[TopicPartition, ErrorCode]
 
 
 class Question(NamedTuple):
-    """The question about one transaction, and the requests that wait for its answer."""
+    """A query about one transaction, and the requests that wait for its result."""
 
     transactional_id: str
     producer_id: int
@@ -38,7 +36,7 @@ class Question(NamedTuple):
 
 
 class TransactionsClient:
-    """Partitions call `verify` before they accept records of a transaction."""
+    """Sends the queries. Partitions call `verify` before they accept records of a transaction."""
 
     def __init__(
         self,
@@ -65,13 +63,14 @@ class TransactionsClient:
         *,
         add: bool,
     ) -> Told:
-        """An error code for each partition: NONE if it belongs to the transaction; with `add`, it is added first.
+        """An error code for each partition, which is NONE if it belongs to the transaction. With `add`, it is added
+        first.
 
         Other codes come from the coordinator: TRANSACTION_ABORTABLE (the partition does not belong to it),
         INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and NETWORK_EXCEPTION if its answer was lost.
+        COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and NETWORK_EXCEPTION if its response was lost.
 
-        An addition waits for the end of the transaction before, up to add.partitions.to.txn.retry.backoff.max.ms.
+        An addition waits for the end of the previous transaction, at most add.partitions.to.txn.retry.backoff.max.ms.
         """
         config, loop = self._config(), asyncio.get_running_loop()
         give_up = loop.time() + config.add_partitions_to_txn_retry_backoff_max_ms / 1000
@@ -111,7 +110,7 @@ class TransactionsClient:
         *,
         add: bool,
     ) -> Told:
-        """The answer if this broker is the coordinator."""
+        """The result from this broker's own coordinator."""
         timeout_ms = self._config().request_timeout_ms
         try:
             if add:
@@ -140,8 +139,8 @@ class TransactionsClient:
                 _settle(waiting.popleft(), {}, ErrorCode.NETWORK_EXCEPTION)
 
     async def _ask_broker(self, node_id: int, asked: list[Question]) -> None:
-        """Send at most one question for each transactional id, because the response identifies questions by the id. The
-        others wait."""
+        """Send at most one query for each transactional id, because the response identifies queries by this id. The
+        other queries wait."""
         first: dict[str, Question] = {}
         for question in asked:
             if question.transactional_id in first:
@@ -170,7 +169,7 @@ class TransactionsClient:
                 _settle(question, found.get(question.transactional_id, {}), code)
 
     def close(self) -> None:
-        """The broker stops: answer all waiting requests."""
+        """Complete all waiting requests, because the broker stops."""
         for task in self._asking.values():
             task.cancel()
 

@@ -1,7 +1,7 @@
 """The commands of the transaction machine of one `__transaction_state` partition.
 
-Each command lists its errors. All of them may raise CONCURRENT_TRANSACTIONS: the previous transaction is decided, and
-its markers are not written everywhere yet.
+Each command lists its errors. All of them may also raise CONCURRENT_TRANSACTIONS, if the previous transaction is
+decided but its markers are not yet written to all partitions.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from kpybroker.transactions.transaction import Transaction, TransactionState
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdWanted:
-    """The answer to a command that needs a new producer id: the caller repeats the command with one."""
+    """The result of a command that needs a new producer id. The caller repeats the command with one."""
 
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """A producer starts, or continues after an error. Answered with (producer id, epoch), or ProducerIdWanted.
+    """Start a producer, or let it continue after an error. The result is (producer id, epoch), or ProducerIdWanted.
 
-    Raises INVALID_TRANSACTION_TIMEOUT; PRODUCER_FENCED if a newer producer has taken its place; CONCURRENT_TRANSACTIONS
-    also while a transaction of its predecessor is aborted.
+    Raises INVALID_TRANSACTION_TIMEOUT; PRODUCER_FENCED if there is a newer producer; CONCURRENT_TRANSACTIONS also while
+    a transaction of an earlier producer is being aborted.
     """
 
     transactional_id: str
@@ -35,7 +35,7 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """Add partitions to the transaction; answered with None. Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
+    """Add partitions to the transaction. The result is None. Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
 
     transactional_id: str
     producer_id: int
@@ -46,8 +46,8 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Check whether the transaction has these partitions. Answered with the missing ones. Raises the same errors as
-    AddPartitions."""
+    """Check whether the transaction has these partitions. The result is the missing partitions. Raises the same errors
+    as AddPartitions."""
 
     transactional_id: str
     producer_id: int
@@ -57,7 +57,7 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Commit or abort; answered with the producer id and epoch of the next transaction, or ProducerIdWanted.
+    """Commit or abort. The result is the producer id and epoch of the next transaction, or ProducerIdWanted.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE.
     """
@@ -72,29 +72,31 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class AwaitEndings:
-    """Answered, as soon as there are any, with the decided transactions whose markers are not being sent yet. After an
-    empty answer, ask again."""
+    """Wait for decided transactions whose markers are not being sent yet. The result is a list of them. After an empty
+    list, send the command again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Every partition has its marker. Has no effect if the transactional id has started another transaction by now."""
+    """Report that every partition has its marker. Has no effect if the transactional id has started another
+    transaction."""
 
     ending: Transaction
 
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Answered with the Transaction. Raises TRANSACTIONAL_ID_NOT_FOUND."""
+    """Describe a transactional id. The result is the Transaction. Raises TRANSACTIONAL_ID_NOT_FOUND."""
 
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListAll:
-    """Answered with the Transactions that match; empty filters match everything.
+    """List transactions. The result is the Transactions that match; empty filters match everything.
 
-    running_ms: only those that began more than this many milliseconds ago, or that have not begun; negative: all.
+    running_ms: list only transactions that began more than this number of milliseconds ago, or that have not begun; if
+    it is negative, list all.
     """
 
     states: frozenset[TransactionState] = frozenset()

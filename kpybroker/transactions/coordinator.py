@@ -71,25 +71,27 @@ class TransactionCoordinator:
         self.led.become_leader(partition, state_log, epoch)
 
     def resign(self, partition: int) -> None:
-        """Another broker leads the partition, or it was deleted: the new leader sends the missing markers."""
+        """Called when another broker leads the partition, or it was deleted. The new leader sends the missing
+        markers."""
         self.led.resign(partition)
         self.markers.forget(partition)
 
     def close(self) -> None:
-        """The broker stops."""
+        """Stop, because the broker stops."""
         self.led.close()
         self.markers.close()
 
     async def loaded(self) -> None:
-        """Wait until every partition that is led now has been loaded, or has failed to load."""
+        """Wait until every partition that this broker leads now has been loaded or has failed to load."""
         await self.led.loaded()
 
     def partition_for(self, transactional_id: str) -> int:
-        """The partition of `__transaction_state` for a transactional id, chosen as Kafka does."""
+        """The partition of `__transaction_state` for a transactional id, chosen as in Kafka."""
         return _place(transactional_id, self._partitions())
 
     def runner(self, transactional_id: str) -> Runner:
-        """The Runner of a transactional id. Raises INVALID_REQUEST if it is empty; else as `LedPartitions.runner`."""
+        """The Runner of a transactional id. Raises INVALID_REQUEST if the id is empty, and the errors of
+        `LedPartitions.runner`."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
         return self.led.runner(self.partition_for(transactional_id))
@@ -97,7 +99,7 @@ class TransactionCoordinator:
     # ---- requests; `commands` lists their errors
 
     async def begin(self, command: InitProducerId, timeout_ms: int) -> tuple[int, int]:
-        """The producer id and epoch for a producer that starts."""
+        """Start a producer. Returns its producer id and epoch."""
         answer = await self.runner(command.transactional_id).ask(command, timeout_ms)
         if isinstance(answer, ProducerIdWanted):
             fresh = InitProducerId(
@@ -108,8 +110,8 @@ class TransactionCoordinator:
         return answer
 
     async def end(self, command: End, timeout_ms: int) -> tuple[int, int]:
-        """The producer id and epoch of the next transaction. Also raises UNSUPPORTED_VERSION if the cluster's record
-        version cannot store what a client of this version needs."""
+        """Commit or abort. Returns the producer id and epoch of the next transaction. Also raises UNSUPPORTED_VERSION
+        if the cluster's record version lacks the fields that a client of this version needs."""
         if command.client_version >= V2 and self._level() < 1:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transaction.version is 0")
         answer = await self.runner(command.transactional_id).ask(command, timeout_ms)
@@ -127,7 +129,7 @@ class TransactionCoordinator:
         return answer
 
     async def add(self, command: AddPartitions, timeout_ms: int) -> None:
-        """Return when the partitions have been added durably."""
+        """Add partitions. Returns when they have been added durably."""
         await self.runner(command.transactional_id).ask(command, timeout_ms)
 
     async def missing(self, command: Verify, timeout_ms: int) -> list[TopicPartition]:
@@ -141,8 +143,8 @@ class TransactionCoordinator:
         return found
 
     async def list(self, command: ListAll, timeout_ms: int) -> list[Transaction]:
-        """The transactions of every partition that is led here. Raises COORDINATOR_LOAD_IN_PROGRESS while one is
-        loaded."""
+        """The transactions of all partitions that this broker leads. Raises COORDINATOR_LOAD_IN_PROGRESS while a
+        partition is being loaded."""
         found: list[Transaction] = []
         for led in self.led:
             if led.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -160,18 +162,18 @@ class TransactionCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     async def _see_to_the_end(self, partition: int, led: LedPartition[TransactionMachine]) -> None:
-        """Send markers for all decided and committed transactions, as long as this broker leads the partition."""
+        """Send markers for all decided and committed transactions while this broker leads the partition."""
         while led.runner.ready:
             try:
                 endings: list[Transaction] = await led.runner.ask(AwaitEndings(), NO_LIMIT_MS)
-            except KafkaError:  # the log refused the step that would have answered, or this broker no longer leads
+            except KafkaError:  # the log refused the step that had the result, or this broker is no longer the leader
                 await asyncio.sleep(RETRY_S)
                 continue
             for ending in endings:
                 self.markers.send(partition, led.epoch, ending, partial(self._complete, led))
 
     def _complete(self, led: LedPartition[TransactionMachine], ending: Transaction) -> None:
-        """All markers are written: record that, and retry as long as the log refuses the record."""
+        """Record that all markers are written, and retry while the log refuses the record."""
         if not led.runner.ready:
             return
         try:

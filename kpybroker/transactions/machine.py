@@ -1,8 +1,8 @@
 """The transactions of one partition of `__transaction_state`: a Machine (`machine/contract.py`).
 
-Hard state is one Transaction for each transactional id. Soft state is `last_epoch`, the decided transactions whose
-markers are already being sent, and the times to look for transactions that time out: a new coordinator starts without
-any of it.
+The hard state is one Transaction for each transactional id. The soft state is `last_epoch`, the decided transactions
+whose markers are already being sent, and the times at which transactions are checked for timeouts. A new coordinator
+starts without any soft state.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from kpybroker.transactions.transaction import (
 WRITTEN_A_TICK = 100
 """The most records of one step of a round."""
 OVERTAKEN_MS = 100
-"""An EndTxn without records is answered with CONCURRENT_TRANSACTIONS if it comes this soon after the previous one.
+"""An EndTxn without records is refused with CONCURRENT_TRANSACTIONS if it arrives within this time after the previous
+one.
 
-The Java client's sender first looks whether records wait, and then decides what to send, without a lock around both:
-its EndTxn may overtake the transaction's only records. Apache Kafka is usually still busy with the previous EndTxn, and
-answers the same.
+The Java client's sender first checks whether records are waiting, and then decides which request to send, without a
+lock around both. So its EndTxn may overtake the transaction's only records. Apache Kafka is usually still executing the
+previous EndTxn, and returns the same error.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """The broker's settings of transactions, in milliseconds."""
+    """The broker's settings for transactions, in milliseconds."""
 
     transaction_max_timeout_ms: int = setting("transaction.max.timeout.ms")
     transactional_id_expiration_ms: int = setting("transactional.id.expiration.ms")
@@ -73,13 +74,14 @@ class TransactionMachine:
         """Hard state."""
         self._level = level
         self._loaded: Moment | None = None
-        """Set by the first decision; None while the log is replayed."""
+        """Set by the first decision. None while the log is replayed."""
         self._now_ms = 0
         """The steady time of the latest decision."""
         self._ongoing: dict[str, int | None] = {}
-        """When each open transaction began, by the steady clock; None if it began before the replay."""
+        """The time at which each open transaction began, by the steady clock; None if it began before the replay."""
         self.rested: dict[str, int] = {}
-        """The transactions that ended last, and when, by the steady clock: at least those of the last OVERTAKEN_MS."""
+        """The transactions that ended last, with the time by the steady clock: at least those of the last
+        OVERTAKEN_MS."""
         self._unsent: dict[str, None] = {}
         """Decided transactions whose markers are not being sent yet."""
         self._sender: Any = None
@@ -100,7 +102,7 @@ class TransactionMachine:
     # ---- Machine
 
     def decide(self, ticket: Any, command: Any, now: Moment) -> Outcome:
-        """Decide one command: returns the records to write, and the answers to give when they have committed."""
+        """Decide one command. Returns the records to write, and the results to return once they have committed."""
         if self._loaded is None:
             self._loaded = now
         self._now_ms = now.steady_ms
@@ -111,7 +113,8 @@ class TransactionMachine:
         return outcome
 
     def apply(self, record: Stored) -> None:
-        """Apply one record to the state. Raises Damage if the record cannot be read: a transaction would be lost."""
+        """Apply one record to the state. Raises Damage if the record cannot be read, because a transaction would be
+        lost."""
         transactional_id = records.read_id(record)
         if transactional_id is None:
             return
@@ -137,7 +140,7 @@ class TransactionMachine:
             del rested[first]
 
     def deadline_ms(self) -> int | None:
-        """When the next round, or the next step of one, is due; at once after a replay."""
+        """The time of the next round, or of the next step of a round. After a replay, it is due at once."""
         if self._timeouts.at_ms is None or self._expiry.at_ms is None:
             return 0
         return min(self._timeouts.at_ms, self._expiry.at_ms)
@@ -191,7 +194,7 @@ class TransactionMachine:
 
     def _running(self, command: AddPartitions | Verify) -> Transaction:
         """The transaction of a producer that owns the transactional id. First checks whether the transaction is ending,
-        since the producer id may be changing."""
+        because the producer id may be changing."""
         known = self._known(command.transactional_id)
         if known.is_ending:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -260,7 +263,7 @@ class TransactionMachine:
             return _answer(ticket, None)
         return _answer(ticket, None, self._record(command.ending.completed(now.wall_ms)))
 
-    # ---- showing
+    # ---- descriptions
 
     def _describe(self, ticket: Any, command: Describe, _now: Moment) -> Outcome:
         known = self.transactions.get(command.transactional_id)
@@ -306,7 +309,7 @@ class TransactionMachine:
         return since_ms + known.timeout_ms < now.steady_ms
 
     def _has_just_ended(self, known: Transaction, now: Moment) -> bool:
-        """Whether the previous transaction has just ended; also if it ended at an unknown time before the replay."""
+        """Whether the previous transaction has just ended, or ended at an unknown time before the replay."""
         assert self._loaded is not None, "this is a decision"
         return now.steady_ms - self.rested.get(known.transactional_id, self._loaded.steady_ms) < OVERTAKEN_MS
 
@@ -323,8 +326,8 @@ def _decides(record: Stored) -> bool:
 
 
 def _is_repeated(known: Transaction, command: End) -> bool:
-    """Whether this EndTxn v5 has already been executed: the transaction has the epoch that follows it, perhaps with a
-    new producer id."""
+    """Whether this EndTxn v5 has already been executed: the transaction has the next epoch, perhaps with a new producer
+    id."""
     if known.state not in AT_REST or known.state is TransactionState.EMPTY:
         return False
     if known.producer_id == command.producer_id:

@@ -1,7 +1,8 @@
-"""Sends the markers that end a transaction to the leader of each of its partitions, until all have written them.
+"""Sends the markers that end a transaction to the leaders of its partitions, until all leaders have written them.
 
-Only transactions whose decision has committed get here: nothing changes their outcome any more. There are at most as
-many as transactional ids, since the next transaction of an id waits for the end of the previous one.
+Markers are sent only for transactions whose decision has committed, so that their outcome cannot change any more. There
+are at most as many of them as transactional ids, because the next transaction of an id waits for the end of the
+previous one.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ REQUEST_TIMEOUT_MS = 30_000
 SETTLED = frozenset(
     {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION},
 )
-"""Error codes after which there is nothing left to do for a partition."""
+"""Error codes after which the marker need not be sent to the partition again."""
 
 
 class Job:
-    """A decided transaction, and the partitions that lack their marker."""
+    """A decided transaction, and the partitions that still lack its marker."""
 
     __slots__ = ("coordinator_epoch", "done", "ending", "late", "left", "partition")
 
@@ -44,10 +45,10 @@ class Job:
         self.done = done
         self.left = dict.fromkeys(sorted(ending.partitions))
         self.late: set[TopicPartition] = set()
-        """Partitions that had a later epoch of the producer; each is logged once."""
+        """Partitions that had a later epoch of the producer. Each is logged once."""
 
     def marker(self, places: list[TopicPartition]) -> write_txn_markers.WritableTxnMarker:
-        """The marker, to be written to these partitions."""
+        """The marker for these partitions, as part of a request."""
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, index in places:
             topics[topic].append(index)
@@ -83,7 +84,7 @@ class Markers:
         self._write_here = write_here
         self._jobs: dict[tuple[int, str], Job] = {}
         self._waiting: defaultdict[int, deque[tuple[Job, TopicPartition]]] = defaultdict(deque)
-        """The markers to send, by the broker that leads the partition."""
+        """The markers to send, by the leader of the partition."""
         self._sending: dict[int, asyncio.Task[None]] = {}
         self._later: list[tuple[Job, TopicPartition]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -94,7 +95,7 @@ class Markers:
     def send(
         self, partition: int, coordinator_epoch: int, ending: Transaction, done: Callable[[Transaction], None]
     ) -> None:
-        """Complete a decided transaction. `done` is called with it once, unless it is forgotten before.
+        """Complete a decided transaction. `done` is called with it once, unless `forget` is called first.
 
         partition, coordinator_epoch: the partition of `__transaction_state`, and the leader epoch of the decision.
         """
@@ -105,12 +106,12 @@ class Markers:
         self._look(job)
 
     def forget(self, partition: int) -> None:
-        """Another broker leads this partition of `__transaction_state`, and sends the missing markers."""
+        """Stop sending the markers of this partition of `__transaction_state`, because its new leader sends them."""
         for key in [key for key in self._jobs if key[0] == partition]:
             del self._jobs[key]
 
     def close(self) -> None:
-        """The broker stops."""
+        """Stop, because the broker stops."""
         self._jobs.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -126,7 +127,7 @@ class Markers:
             job.done(job.ending)
 
     def _route(self, job: Job, place: TopicPartition) -> None:
-        """Queue a partition for the broker that leads it. A deleted topic needs no marker."""
+        """Queue a partition for its leader. A deleted topic needs no marker."""
         topic, index = place
         known = self._image().topic(topic)
         if known is None or index >= len(known.partitions):
@@ -154,7 +155,7 @@ class Markers:
                 self._look(job)
 
     async def _send_all(self, node_id: int) -> None:
-        """Send everything that waits for a broker, and everything that is added meanwhile."""
+        """Send all markers that wait for a broker, including those that are added during this time."""
         waiting = self._waiting[node_id]
         try:
             while waiting:

@@ -1,7 +1,7 @@
-"""Records of `__transaction_state` in Kafka's schema: each has the whole state of one transactional id; a null value
-deletes it.
+"""Encodes and decodes the records of `__transaction_state` in Kafka's schema.
 
-Values have version 1 from `transaction.version` 1 on (flexible; KIP-890), otherwise version 0.
+Each record has the whole state of one transactional id; a null value deletes it. Values have version 1 (flexible;
+KIP-890) if `transaction.version` is 1 or higher, and version 0 otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kpybroker.wire.stored.prefixed import build_stored, parse_stored, prefix_of
 from kpybroker.wire.stored.transaction import PartitionsSchema, TransactionLogKey, TransactionLogValue
 
 TRANSACTION_KEY = 0
-"""The only known kind of key. Records with keys of later kinds have no effect."""
+"""The only known kind of key. Records with other kinds of keys have no effect."""
 
 
 def record_of(transaction: Transaction, level: int) -> Stored:
@@ -82,7 +82,7 @@ def read(transactional_id: str, record: Stored) -> Transaction | None:
 
 
 def check_record(record: Stored) -> None:
-    """Raises Damage if a replay could not read the record."""
+    """Raises Damage if a replay cannot read the record."""
     transactional_id = read_id(record)
     if transactional_id is not None:
         read(transactional_id, record)

@@ -11,7 +11,8 @@ from kpybroker.topics import TopicPartition
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 LAST_EPOCH = (1 << 15) - 2
-"""The last epoch that a client gets. The epoch above it is only used in markers, before the producer id changes."""
+"""The last epoch that is assigned to a client. The next epoch is only used in markers, before the producer id
+changes."""
 V1, V2 = 0, 2
 """Levels of `transaction.version`. With V2, every transaction bumps the producer epoch."""
 
@@ -30,7 +31,7 @@ class TransactionState(IntEnum):
 
     @property
     def word(self) -> str:
-        """The name that Kafka's tools show and filter by."""
+        """The name that Kafka's tools show and use in filters."""
         return self.name.title().replace("_", "")
 
 
@@ -41,10 +42,12 @@ AT_REST = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, T
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transactional id: its producer, and its current or last transaction. Times in milliseconds of wall clock.
+    """A transactional id: its producer, and its current or last transaction. Times are in milliseconds by the wall
+    clock.
 
-    `last_epoch` is the epoch before `producer_epoch` if the same producer had it: a repeated request may still contain
-    it. Kafka's records do not have it, so a new coordinator does not know it, as in Kafka.
+    `last_epoch` is the epoch before `producer_epoch`, if it belonged to the same producer, because a repeated request
+    may still contain it. Kafka's records do not have this field, so a new coordinator does not have it either, as in
+    Kafka.
     """
 
     transactional_id: str
@@ -71,7 +74,8 @@ class Transaction:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether the epoch is the one above LAST_EPOCH, which no client gets: the next producer gets another id."""
+        """Whether the epoch is the one above LAST_EPOCH, which is never assigned to a client. The next producer then
+        receives another id."""
         return self.producer_epoch > LAST_EPOCH
 
     @property
@@ -80,14 +84,14 @@ class Transaction:
 
     @property
     def commits(self) -> bool:
-        """Whether a transaction that is ending or has ended commits."""
+        """Whether the transaction, which is ending or has ended, is committed."""
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
     # ---- a producer begins
 
     def may_continue(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer with this id owns the transactional id (KIP-360). A producer that repeats a request owns
-        it too if the lost response gave it a new id."""
+        """Whether the producer with this id owns the transactional id (KIP-360). A producer that repeats a request also
+        owns it if the lost response had a new id for it."""
         return (
             self.producer_epoch == NO_EPOCH
             or producer_id == self.producer_id
@@ -96,13 +100,13 @@ class Transaction:
 
     def needs_id_after(self, expected_epoch: int | None) -> bool:
         """Whether the next epoch after the given one, or after the current one, needs another producer id."""
-        if self.is_used_up:  # a marker that fenced a producer used it up; that producer may know this epoch
+        if self.is_used_up:  # a marker that fenced a producer used this epoch, and the producer may have received it
             return expected_epoch in (None, self.producer_epoch, self.last_epoch)
         return self.producer_epoch == LAST_EPOCH and expected_epoch in (None, self.producer_epoch)
 
     def begun(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transaction | None:
-        """The state after a producer started, or continued after an error: it has the next epoch. None if another
-        producer has started in between."""
+        """The state after a producer has started, or continued after an error, with the next epoch. None if another
+        producer has started in the meantime."""
         if expected_epoch is None:
             epoch, last = self.producer_epoch + 1, NO_EPOCH
         elif self.producer_epoch in (NO_EPOCH, expected_epoch):
@@ -114,8 +118,8 @@ class Transaction:
         return replace(self._emptied(timeout_ms, now_ms), producer_epoch=epoch, last_epoch=last)
 
     def renamed(self, producer_id: int, timeout_ms: int, is_same: bool, now_ms: int) -> Transaction:
-        """The state when the epochs are used up: another producer id, from epoch 0. is_same: the producer gave its
-        current id."""
+        """The state after all epochs were used: another producer id, starting with epoch 0. is_same: the producer sent
+        its current id."""
         return replace(
             self._emptied(timeout_ms, now_ms),
             producer_id=producer_id,
@@ -138,7 +142,7 @@ class Transaction:
     # ---- a transaction runs and ends
 
     def extended(self, partitions: Iterable[TopicPartition], client_version: int, now_ms: int) -> Transaction:
-        """The state with these partitions added; the first ones begin the transaction."""
+        """The state with these partitions added. The first partitions begin the transaction."""
         return replace(
             self,
             state=TransactionState.ONGOING,
@@ -150,7 +154,7 @@ class Transaction:
         )
 
     def ended(self, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> Transaction:
-        """The state when the outcome is decided. With V2, the epoch in the markers fences all earlier requests."""
+        """The state after the outcome is decided. With V2, the epoch in the markers fences all earlier requests."""
         bumps = client_version >= V2
         return replace(
             self,
@@ -165,14 +169,15 @@ class Transaction:
         )
 
     def fenced(self, level: int, now_ms: int) -> Transaction:
-        """The state when the coordinator aborts: the producer is fenced, at every level of `transaction.version`."""
+        """The state after the coordinator aborts the transaction. It fences the producer at every level of
+        `transaction.version`."""
         bumped = replace(self, producer_epoch=self._bumped_epoch, last_epoch=NO_EPOCH) if level < V2 else self
         return bumped.ended(
             commit=False, client_version=V2 if level >= V2 else V1, next_producer_id=NO_PRODUCER_ID, now_ms=now_ms
         )
 
     def completed(self, now_ms: int) -> Transaction:
-        """The state when every partition has its marker."""
+        """The state after every partition has its marker."""
         done = replace(
             self,
             state=TransactionState.COMPLETE_COMMIT if self.commits else TransactionState.COMPLETE_ABORT,

@@ -1,7 +1,8 @@
-"""A broker's access to the outside: clock, random numbers, network and disk.
+"""The interface through which a broker accesses the outside: clock, random numbers, network and disk.
 
-Everything below `server` reaches the operating system only through a `World`. `world.real` is the real one; the
-simulator has another. Monotonic time is the event loop's own (`asyncio.get_running_loop().time()`) and needs no World.
+Everything below `server` accesses the operating system only through a `World`. `world.real` has the real World; the
+simulator has its own. Monotonic time is that of the event loop (`asyncio.get_running_loop().time()`) and needs no
+World.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class Listener(Protocol):
     def port(self) -> int: ...
 
     def close(self) -> None:
-        """Stop accepting; connections already accepted stay."""
+        """Stop accepting connections. Accepted connections stay open."""
 
 
 class Network(Protocol):
-    """TCP as asyncio sees it: protocol factories and transports."""
+    """TCP with asyncio's interfaces: protocol factories and transports."""
 
     async def listen(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: TlsAcceptor | None = None
@@ -49,7 +50,7 @@ class PendingWrite(Protocol):
     """A write that a thread executes."""
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back on the loop when the write has ended."""
+        """Set a function that is called on the loop when the write has ended."""
 
     def result(self) -> None:
         """Block the caller until the write has ended. Raises OSError if it failed."""
@@ -67,24 +68,24 @@ class Disk(Protocol):
     def close(self, handle: int) -> None: ...
 
     def has_handles(self, count: int) -> bool:
-        """Whether this process may open this many more files now."""
+        """Whether this process may open this number of additional files now."""
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
-        """Read up to `size` bytes, fewer only at the end of the file. May wait for the disk: for start-up and recovery
-        only."""
+        """Read `size` bytes, or fewer at the end of the file. May wait for the disk, so it is only for startup and
+        recovery."""
 
     def pread_nowait(self, handle: int, size: int, offset: int) -> Buffer | None:
         """Like pread, but returns None if the read would wait for the disk (RWF_NOWAIT, where the system has it). The
         result may be a view of memory that can be given back."""
 
     def give_back(self, found: Buffer) -> None:
-        """Return the memory of a `pread_nowait` that nobody uses any more: the next read may reuse it."""
+        """Return the memory of a `pread_nowait` that is no longer used, so that the next read may reuse it."""
 
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
         """Like pread, on a thread."""
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write all buffers at an offset; returns the number of bytes. Short writes are completed."""
+        """Write all buffers at an offset. Returns the number of bytes. Short writes are completed."""
 
     def write_soon(self, handle: int, data: bytes, offset: int) -> PendingWrite:
         """Like pwritev, on a thread of the file's device."""
@@ -93,7 +94,7 @@ class Disk(Protocol):
         """Give the files below `path` separate threads, so that waiting for their device does not delay other files."""
 
     def device(self, path: str) -> Device:
-        """The state of the device that `path` is on."""
+        """The state of the device of `path`."""
 
     def size(self, handle: int) -> int: ...
 
@@ -110,14 +111,14 @@ class Disk(Protocol):
         """Names in a directory, sorted."""
 
     def mkdir(self, path: str) -> None:
-        """Create a directory and its parents; no error if it exists. Only owner and group may read it, and files that
-        are created."""
+        """Create a directory and its parents, unless they exist. Only the owner and the group may read it and the files
+        created in it."""
 
     def hide(self, path: str) -> None:
-        """Remove the rights of users other than owner and group. Raises OSError."""
+        """Remove all rights of users other than the owner and the group. Raises OSError."""
 
     def rename(self, old: str, new: str) -> None:
-        """Replace atomically."""
+        """Rename a file. An existing file of the new name is replaced atomically."""
 
     def unlink(self, path: str) -> None: ...
 
@@ -126,33 +127,34 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int: ...
 
     def free_bytes(self, path: str) -> int:
-        """How many bytes may still be written to the file system of `path`."""
+        """The number of bytes that may still be written to the file system of `path`."""
 
     def total_bytes(self, path: str) -> int:
         """The size of the file system of `path`."""
 
     def lock(self, path: str) -> int:
-        """Take an exclusive lock on a file, which is created if needed; BlockingIOError if another process has it."""
+        """Take an exclusive lock on a file, which is created if needed. Raises BlockingIOError if another process has
+        the lock."""
 
     async def sync(self, handle: int) -> None:
-        """fdatasync on a thread; on macOS F_FULLFSYNC."""
+        """fdatasync on a thread, or F_FULLFSYNC on macOS."""
 
     async def sync_directory(self, path: str) -> None:
         """fsync of a directory on a thread."""
 
     def sync_blocking(self, handle: int) -> None:
-        """fdatasync on the calling thread: for start-up and stop only."""
+        """fdatasync on the calling thread, only for startup and stop."""
 
     def sync_directory_blocking(self, path: str) -> None:
-        """fsync of a directory on the calling thread: for start-up and stop only."""
+        """fsync of a directory on the calling thread, only for startup and stop."""
 
     async def off_loop(self, work: Callable[[], None], path: str = "") -> None:
-        """Run disk work below `path` (unlinking or truncating many files) in order, on the one thread that its device
-        has for this."""
+        """Run work on files below `path` (unlinking or truncating many of them) in order, on a thread that its device
+        has only for this."""
 
 
 class World(Protocol):
-    """Everything outside that a broker may use."""
+    """All access to the outside that a broker may use."""
 
     @property
     def random(self) -> Random: ...
@@ -164,12 +166,12 @@ class World(Protocol):
     def disk(self) -> Disk: ...
 
     def secret_bytes(self, size: int) -> bytes:
-        """Bytes that nobody can guess, for keys and nonces."""
+        """Unpredictable bytes, for keys and nonces."""
 
     def wall_ms(self) -> int:
-        """The wall clock in milliseconds since the epoch, for times that are stored or sent. It may jump backward or
-        forward."""
+        """The time by the wall clock in milliseconds since the epoch, for times that are stored or sent. It may jump
+        backward or forward."""
 
     def steady_ms(self) -> int:
-        """The event loop's clock in milliseconds, for timeouts and intervals. It never goes backward, stands still
-        while the machine is suspended, and cannot be compared with another process's."""
+        """The time by the event loop's clock in milliseconds, for timeouts and intervals. It never goes backward, does
+        not advance while the machine is suspended, and cannot be compared with times of another process."""

@@ -1,4 +1,4 @@
-"""Reuses memory for large reads: allocating fresh pages for each megabyte costs more than the read itself."""
+"""Reuses memory for large reads, because allocating new pages for each megabyte takes more time than the read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ GRAIN_BYTES = 64 << 10
 
 
 class ReadBuffer(bytearray):
-    """A buffer that `ReadBuffers` gave out; its users hold views of it."""
+    """A buffer that `ReadBuffers.take` returned. Its users have views of it."""
 
     __slots__ = ()
 
 
 class ReadBuffers:
-    """The buffers that were given back. The latest one is reused first: it is still in the processor's cache."""
+    """The buffers that are free again. The latest one is reused first, because it is still in the processor's cache."""
 
     def __init__(self) -> None:
         self._free: list[ReadBuffer] = []
@@ -23,11 +23,11 @@ class ReadBuffers:
 
     @property
     def free_sizes(self) -> list[int]:
-        """The sizes of the buffers that are kept for the next reads, in bytes."""
+        """The sizes in bytes of the buffers that are kept for the next reads."""
         return [len(buffer) for buffer in self._free]
 
     def take(self, size: int) -> memoryview:
-        """A view of `size` bytes with any content."""
+        """A view of `size` bytes with undefined content."""
         for index in range(len(self._free) - 1, -1, -1):
             capacity = len(self._free[index])
             if size <= capacity <= 4 * size + GRAIN_BYTES:

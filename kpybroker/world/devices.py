@@ -1,8 +1,7 @@
-"""Measures for each directory how fast its writes are, how many bytes are queued for it, and for how long its device
-has not answered.
+"""Measures the speed of writes, the queued bytes and the delay of the device of each directory.
 
-A write into the page cache takes microseconds until the kernel makes it wait for the device. From then on, writes go to
-a thread until they have been fast for a while.
+A write into the page cache takes microseconds, unless the kernel makes it wait for the device. After that, a thread
+executes the writes until they have been fast for a while.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from contextlib import contextmanager
 log = logging.getLogger(__name__)
 
 SLOW_WRITE_S = 0.05
-"""A write that takes this much longer than the copying of its bytes had to wait for the device."""
+"""A write that takes longer than copying its bytes by at least this time had to wait for the device."""
 COPIED_BYTES_PER_S = 500_000_000
-"""The least rate at which bytes are copied into the page cache."""
+"""The lowest rate at which bytes are copied into the page cache."""
 QUICK_AFTER_S = 5.0
-"""How long writes must have been fast before they return to the loop; doubled with each relapse."""
+"""The time for which writes must have been fast before the loop executes them again; doubled with each relapse."""
 QUICK_AFTER_MAX_S = 320.0
 QUEUED_BYTES_MAX = 32 << 20
-"""With this much queued, a slow device takes no more appends."""
+"""When this number of bytes is queued, a slow device accepts no more appends."""
 
 
 class Device:
@@ -43,13 +42,13 @@ class Device:
         self.path = path
         self._is_apart = is_apart
         self.is_slow = False
-        """Whether writes go to a thread."""
+        """Whether a thread executes the writes."""
         self.queued_bytes = 0
         """The bytes that threads are writing or will write."""
         self._slow_at_s = -QUICK_AFTER_MAX_S
         self._quick_after_s = QUICK_AFTER_S
         self._under_way: dict[int, None] = {}
-        """The writes and syncs for which somebody waits, in the order in which they began."""
+        """The writes and syncs in progress whose results are awaited, in the order in which they began."""
         self._works = 0
         self._oldest_since_ms = 0
 
@@ -67,7 +66,7 @@ class Device:
         self.queued_bytes -= size_bytes
 
     def begin(self, now_ms: int) -> int:
-        """A write or sync that somebody waits for begins on a thread; returns the number for `end`."""
+        """Note the begin of a write or sync on a thread whose result is awaited. Returns the number for `end`."""
         if not self._under_way:
             self._oldest_since_ms = now_ms
         self._works += 1
@@ -75,7 +74,7 @@ class Device:
         return self._works
 
     def end(self, work: int, now_ms: int) -> None:
-        """The write or sync has ended, successfully or not."""
+        """Note the end of the write or sync, successful or not."""
         was_oldest = work == next(iter(self._under_way))
         del self._under_way[work]
         if was_oldest:
@@ -91,17 +90,18 @@ class Device:
             self.end(work, clock_ms())
 
     def silent_ms(self, now_ms: int) -> int:
-        """How long the same write or sync has been the oldest under way; 0 if there is none.
+        """The time in milliseconds for which the oldest write or sync in progress has been the oldest; 0 if there is
+        none.
 
-        A queue for few threads is not silence: as long as writes end, the oldest one changes.
+        A long queue does not make it grow, because the oldest one changes whenever a write ends.
         """
         return now_ms - self._oldest_since_ms if self._under_way else 0
 
     def took(self, seconds: float, now_s: float, size_bytes: int = 0) -> None:
-        """A write of this many bytes has ended at `now_s` of a monotonic clock. Writes on the loop need to be reported
-        only if they took SLOW_WRITE_S or more."""
+        """Note the duration of a write of `size_bytes` that ended at `now_s` of a monotonic clock. Writes on the loop
+        must be reported only if they took SLOW_WRITE_S or more."""
         if not self._is_apart:
-            return  # there is nothing else that could run in the meantime
+            return  # a thread would not help, because all other files share the device
         if seconds >= SLOW_WRITE_S + size_bytes / COPIED_BYTES_PER_S:
             if not self.is_slow:
                 self.is_slow = True
@@ -115,7 +115,7 @@ class Device:
 
 
 class Devices:
-    """The directories whose devices are distinguished. All files outside of them share one device."""
+    """The directories with a device of their own. All files outside these directories share one device."""
 
     def __init__(self) -> None:
         self._other = Device("/", is_apart=False)

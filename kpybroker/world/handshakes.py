@@ -1,7 +1,7 @@
-"""The handshakes of a listener with TLS: how many are in progress, and which one is next.
+"""Limits and schedules the handshakes of a listener with TLS.
 
-A handshake costs about a millisecond, and a client can make the server begin one with a few hundred bytes. So all
-handshakes together get a few milliseconds in a turn of the loop, and addresses take turns.
+A handshake takes about a millisecond, and a client can start one with a few hundred bytes. So all handshakes together
+may use a few milliseconds in each turn of the event loop, and client addresses take turns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kpybroker.world.secure import HANDSHAKE_S, TlsAcceptor, why_failed
 from kpybroker.world.tls_stream import HEAD_BYTES, Endless, TlsStream
 
 TURN_S = 0.004
-"""How long handshakes may run before other work gets its turn."""
+"""The time for which handshakes may run before other work gets its turn."""
 SCRATCH_BYTES = HEAD_BYTES + 256 * 1024
 
 
@@ -34,7 +34,7 @@ class Handshakes:
         self._by_host: dict[str, dict[TlsStream, None]] = {}
         """The same streams by address, the oldest of each address first."""
         self._waiting: dict[str, deque[TlsStream]] = {}
-        """By address: the streams whose next record has arrived."""
+        """The streams whose next record has arrived, by address."""
         self._queued: set[TlsStream] = set()
         self._is_due = False
         self._is_closed = False
@@ -100,13 +100,13 @@ class Handshakes:
 
     def _turn(self) -> None:
         self._is_due = False
-        until = monotonic() + TURN_S  # uvloop's clock stands still during a turn
+        until = monotonic() + TURN_S  # uvloop's clock does not advance during a turn
         while self._waiting:
             host = next(iter(self._waiting))
             queue = self._waiting.pop(host)
             stream = queue.popleft()
             if queue:
-                self._waiting[host] = queue  # now the last one in line
+                self._waiting[host] = queue  # so that it is last in the order
             self._queued.discard(stream)
             stream.shake_hands()
             if monotonic() >= until:

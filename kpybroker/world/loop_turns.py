@@ -1,4 +1,4 @@
-"""Splits long work into turns of the event loop: between two turns, the loop serves everything else."""
+"""Splits long work into turns of the event loop, so that everything else is served between two turns."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import deque
 
 
 class LoopTurns:
-    """Lets one waiter continue in each iteration of the loop, in the order in which they asked.
+    """Lets one waiter continue in each iteration of the loop, in the order in which they began to wait.
 
-    However many wait, sockets are read and timers run before the next one continues.
+    Regardless of the number of waiters, sockets are read and timers run before the next one continues.
     """
 
     def __init__(self) -> None:

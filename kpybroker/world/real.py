@@ -25,16 +25,16 @@ from kpybroker.world.tls_stream import TlsStream
 _IOV_MAX = 1024
 _BACKLOG = 1024
 FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
-"""Other users of the machine may not read the files: they contain records, keys of users and settings."""
+"""Other users of the machine may not read the files, because they contain records, keys of users and settings."""
 _ACCEPTED_A_TURN = 32
-"""asyncio accepts as many connections in one go as its backlog allows: other work would wait for 1024 of them."""
+"""asyncio accepts as many connections at once as its backlog allows. With 1024, other work would have to wait."""
 _THREADS = 16
-"""How many reads, writes and syncs run at once on one device."""
+"""The most reads, writes and syncs that run at the same time on one device."""
 LARGE_READ_BYTES = 32 << 10
 """Reads of this size or more reuse memory."""
 _READ_CHUNK_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
-"""F_FULLFSYNC of macOS, which also flushes the device's cache; its fsync does not (fcntl(2))."""
+"""F_FULLFSYNC of macOS, which also flushes the device's cache. fsync does not do this on macOS (fcntl(2))."""
 _FULL_SYNC_UNKNOWN = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL})
 _SYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
@@ -42,20 +42,21 @@ _NOWAIT_UNKNOWN = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 _locked: dict[int, tuple[int, int]] = {}
-"""Handle and identity of each file that this process has locked."""
+"""The handle and the identity of each file that this process has locked."""
 
 
 def sync_to_device(handle: int, sync: Callable[[int], None] = _SYNC) -> None:
-    """When this returns, the file's data is on the device, with what is needed to read it again.
+    """Sync a file: its data, and the metadata that is needed to read it, are then on the device.
 
-    Directories need `os.fsync`: file systems need not support fdatasync for them.
+    Directories need `os.fsync`, because file systems need not support fdatasync for them.
     """
     if FULL_SYNC is not None:
         try:
             fcntl.fcntl(handle, FULL_SYNC)
             return
         except OSError as error:
-            if error.errno not in _FULL_SYNC_UNKNOWN:  # a failed write is reported once: a second sync would succeed
+            # the kernel reports a failed write only once, so a second sync would succeed
+            if error.errno not in _FULL_SYNC_UNKNOWN:
                 raise
     sync(handle)
 
@@ -65,7 +66,7 @@ def _identity(of: os.stat_result) -> tuple[int, int]:
 
 
 class RealListener:
-    """A listening socket, or one per address of its host; all on the same port."""
+    """A listening socket, or one for each address of its host, all on the same port."""
 
     def __init__(self, servers: Sequence[asyncio.Server], port: int, handshakes: Handshakes | None) -> None:
         self._servers = servers
@@ -88,7 +89,7 @@ def _bound_socket(family: int, address: tuple[object, ...]) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # else "::" would also take the port of "0.0.0.0", which may be the next address of the same host
+            # otherwise, "::" would also bind the port of "0.0.0.0", which may be the next address of the same host
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.setblocking(False)
         listening.bind(address)
@@ -99,14 +100,14 @@ def _bound_socket(family: int, address: tuple[object, ...]) -> socket.socket:
 
 
 class RealNetwork:
-    """TCP by the running event loop; it sets TCP_NODELAY on every stream itself."""
+    """TCP with the running event loop, which sets TCP_NODELAY on every stream."""
 
     async def listen(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: TlsAcceptor | None = None
     ) -> RealListener:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # IPv4 first: with port 0 the first address chooses the port for all
+        # IPv4 first, because with port 0 the port of the first address is used for all
         addresses = sorted({(family, address) for family, _, _, _, address in found})
         sockets: list[socket.socket] = []
         servers: list[asyncio.Server] = []
@@ -136,7 +137,7 @@ class RealNetwork:
 
 
 class RealWrite:
-    """A write on a thread, which measures how long it took."""
+    """A write on a thread. Its duration is measured."""
 
     def __init__(self, disk: RealDisk, device: Device, size_bytes: int, future: Future[float]) -> None:
         self._disk = disk
@@ -153,7 +154,8 @@ class RealWrite:
 
 
 class RealDisk:
-    """Files by os.*. Whatever may wait for a device runs on that device's threads, which are started at first use."""
+    """Files through the module os. Calls that may wait for a device run on the device's threads, which are started at
+    first use."""
 
     def __init__(self) -> None:
         self._ordered: dict[Device, ThreadPoolExecutor] = {}
@@ -213,7 +215,7 @@ class RealDisk:
         found = memoryview(bytearray(size)) if size < LARGE_READ_BYTES else self._buffers.take(size)
         try:
             done = os.preadv(handle, (found,), offset, flag)
-            # short: the end of the file, or the rest is not in the page cache
+            # a short read: the end of the file, or the rest is not in the page cache
             while done < size and (more := os.preadv(handle, (found[done:],), offset + done, flag)):
                 done += more
         except BlockingIOError:
@@ -221,7 +223,7 @@ class RealDisk:
         except OSError as error:
             if error.errno not in _NOWAIT_UNKNOWN:
                 raise
-            self._nowait = None  # this file system cannot say; a read may then wait for its disk
+            self._nowait = None  # this file system does not support it, so a read may wait for its disk
             return os.pread(handle, size, offset)
         return found if done == size else found[:done]
 
@@ -267,7 +269,7 @@ class RealDisk:
         return written
 
     def _write_rest(self, handle: int, buffer: Buffer, done: int, offset: int) -> int:
-        """Complete a short write. An error (disk full) leaves what was already written."""
+        """Complete a short write. After an error (disk full), the bytes that were already written stay."""
         rest = memoryview(buffer)[done:]
         left = len(rest)
         while rest:
@@ -329,8 +331,8 @@ class RealDisk:
         return found.f_blocks * found.f_frsize
 
     def lock(self, path: str) -> int:
-        # A POSIX lock, which Java's FileLock sees, does not conflict inside a process, and closing any handle of the
-        # file would release it: the file must not even be opened twice.
+        # A POSIX lock, which Java's FileLock respects, does not conflict within a process, and closing any handle of
+        # the file releases it. So the file must not even be opened twice.
         if os.path.exists(path) and _identity(os.stat(path)) in _locked.values():
             raise BlockingIOError(errno.EAGAIN, "locked by another broker of this process", path)
         handle = self.open(path, create=True)
@@ -376,7 +378,7 @@ class RealDisk:
         return pool
 
     def shutdown(self) -> None:
-        """Wait for work under way and end the threads; the next use starts new ones."""
+        """Wait for work in progress and end the threads. The next use starts new ones."""
         for pool in (*self._ordered.values(), *self._parallel.values()):
             pool.shutdown(wait=True)
         self._ordered.clear()
@@ -405,5 +407,5 @@ class RealWorld:
 
 
 def real_world() -> World:
-    """A World of this machine, typed so that mypy checks it against the protocol."""
+    """A World of this machine. Its type lets mypy check it against the protocol."""
     return RealWorld()

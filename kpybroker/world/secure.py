@@ -1,4 +1,4 @@
-"""TLS in the real World: contexts made from keys in memory, and explanations of failed handshakes."""
+"""Creates TLS contexts for the real World from keys in memory, and explains failed handshakes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import IO, NamedTuple
 
 STORE_BYTES_MAX = 1 << 20
 HANDSHAKES_MAX = 256
-"""The most handshakes in progress at one listener. Beyond it, the address with the most handshakes loses its oldest
-one."""
+"""The most handshakes in progress at one listener. If there are more, the oldest handshake of the address with the most
+handshakes is ended."""
 HANDSHAKE_S = 10.0
 VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -33,7 +33,7 @@ REFUSED_CERTIFICATE = {
     "does not trust the authority (ssl.truststore.location in the client), the certificate has expired, or it has "
     "another host name than the client dialled",
 }
-"""OpenSSL's words for the alerts of a client that refuses a certificate (RFC 8446, 6.2), and the remedies."""
+"""OpenSSL's names for the alerts of a client that refuses a certificate (RFC 8446, 6.2), and the remedies."""
 
 TlsContext = ssl.SSLContext
 HANDSHAKE_ERRORS = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
@@ -42,11 +42,11 @@ peer that closes it, and the third for one that is silent too long."""
 
 
 class TlsAcceptor(NamedTuple):
-    """How a listener accepts TLS. `context` is called for each handshake and never raises.
+    """The settings with which a listener accepts TLS. `context` is called for each handshake and never raises.
 
-    `refused` is called with the address of a failed handshake and the reason, `broken` with those of a connection whose
-    TLS failed later. `admits` is called with the address before a handshake: it returns after how many seconds the
-    connection is closed without a handshake, or None to serve it.
+    `refused` is called with the address and the reason when a handshake fails, and `broken` when TLS fails later on a
+    connection. `admits` is called with the address before a handshake. It returns None to serve the connection, or the
+    seconds after which it is closed without a handshake.
     """
 
     context: Callable[[], ssl.SSLContext]
@@ -59,11 +59,11 @@ class TlsAcceptor(NamedTuple):
 
 
 def read_store(path: str) -> bytes:
-    """The content of a file that holds keys. Raises OSError, also if every user may read the file or if it is too
+    """The content of a file that contains keys. Raises OSError, also if every user may read the file or if it is too
     large."""
     with _opened(path) as file:
         if os.fstat(file.fileno()).st_mode & stat.S_IRWXO:
-            raise PermissionError(f"every user of this machine may read or change it; run: chmod o-rwx {path}")
+            raise PermissionError(f"every user of this machine can read or change it; run: chmod o-rwx {path}")
         return file.read(STORE_BYTES_MAX)
 
 
@@ -75,8 +75,7 @@ def read_public(path: str) -> bytes:
 
 @contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
-    """Opens a file that is neither a pipe nor a device: opening or reading one of those may block forever. Raises
-    OSError."""
+    """Open a file. Pipes and devices are refused, because opening or reading them may block forever. Raises OSError."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
@@ -87,7 +86,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 
 
 def stamp(path: str) -> tuple[int, ...]:
-    """A value that changes whenever the file does; empty if there is no file."""
+    """A value that changes whenever the file changes; empty if there is no file."""
     try:
         about = os.stat(path)
     except OSError:
@@ -96,7 +95,7 @@ def stamp(path: str) -> tuple[int, ...]:
 
 
 class Material(NamedTuple):
-    """The contents of a TLS context, as PEM; the key is not encrypted. `trust_pem` is empty without a trust store.
+    """The contents of a TLS context, in PEM with an unencrypted key. `trust_pem` is empty without a trust store.
 
     `ciphers` is OpenSSL's list for TLS 1.2, empty for its default. Nothing secret is ever logged.
     """
@@ -149,13 +148,14 @@ def _context(protocol: int, material: Material) -> ssl.SSLContext:
 
 
 def _memory() -> IO[bytes]:
-    """A file without a name: Python loads a key only from a file (`SSLContext.load_cert_chain`)."""
+    """A file without a name. It is needed because Python loads a key only from a file
+    (`SSLContext.load_cert_chain`)."""
     create: Callable[[str], int] | None = getattr(os, "memfd_create", None)
     return tempfile.TemporaryFile() if create is None else os.fdopen(create("tls"), "w+b")
 
 
 def why_failed(error: OSError, if_plain: str = USE_TLS) -> str:
-    """What went wrong in a handshake, and the remedy if there is one."""
+    """The reason why a client's handshake failed, and the remedy if there is one."""
     reason = getattr(error, "reason", None) or ""
     if reason in PLAIN:
         return f"it did not use TLS, but this listener does; {if_plain}"
@@ -182,7 +182,7 @@ def why_failed(error: OSError, if_plain: str = USE_TLS) -> str:
 
 
 def why_not_dialled(error: OSError) -> str:
-    """What one of HANDSHAKE_ERRORS says about the listener, and the remedy."""
+    """The reason for one of HANDSHAKE_ERRORS in a handshake that this process began, and the remedy."""
     reason = getattr(error, "reason", None) or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (

@@ -1,4 +1,4 @@
-"""A clock for measurements, never for decisions: it is the real clock in every World, simulated ones included."""
+"""A clock for measurements, never for decisions. It is the real clock in every World, including the simulated one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""TLS over one accepted connection, in steps of limited size.
+"""Implements TLS on one accepted connection, in steps of limited size.
 
-asyncio's own TLS decrypts and encrypts everything in one go, and reports only a part of its unsent bytes. Here, only a
-few records are decrypted in one go, and a reply is encrypted as its peer reads it. Work that takes longer than a turn
-continues in the next one, after other connections. Handshakes wait for their turn in `Handshakes`.
+asyncio's own TLS decrypts and encrypts everything at once, and reports only a part of its unsent bytes. Here, only a
+few records are decrypted at a time, and a response is encrypted as the peer reads it. Work that takes longer than a
+turn continues in the next turn, after other connections. Handshakes wait for their turn in `Handshakes`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, Protocol, cast
 
 TURN_S = 0.005
-"""How long one connection is served before others get their turn."""
+"""The time for which one connection is served before other connections get their turn."""
 CHUNK_BYTES = 64 * 1024
 """The most bytes that are encrypted in one call."""
 TURN_BYTES = 512 * 1024
@@ -31,39 +31,41 @@ RECORD_BYTES_MAX = (1 << 14) + 2048
 HEAD_BYTES = 32 * 1024
 """The part of the scratch memory for the earlier bytes of an incomplete record."""
 BARREN_MAX = 32
-"""The most records without data in a row: each (KeyUpdate) may cost as much as many records with data."""
+"""The most consecutive records without data. Each of them (KeyUpdate) may take as much time as many records with
+data."""
 HANDSHAKE_BUFFER_BYTES = 16 * 1024
 """The most bytes that are read before a handshake processes them."""
 FED_AT_ONCE = 16
-"""The number of records that OpenSSL gets at once: it handles records without data in one call."""
+"""The number of records that are passed to OpenSSL at once, because it handles records without data in one call."""
 NOTHING = memoryview(b"")
 Piece = bytes | bytearray | memoryview
 
 
 class Endless(ssl.SSLError):
-    """The peer sends records, but no data."""
+    """The peer sends records without data."""
 
 
 class Turns(Protocol):
     """The parts that the streams of a listener share."""
 
     scratch: memoryview
-    """Bytes are received into this memory, after HEAD_BYTES, and taken out at once."""
+    """The memory into which bytes are received, after HEAD_BYTES. They are taken out at once."""
 
     def context(self) -> ssl.SSLContext:
         """The context for a new handshake."""
 
     def began(self, stream: TlsStream) -> None:
-        """A connection was accepted."""
+        """Called when a connection was accepted."""
 
     def ready(self, stream: TlsStream) -> None:
-        """A record of the stream's handshake has arrived: call `shake_hands` when it is the stream's turn."""
+        """Called when a record of the stream's handshake has arrived. Must call `shake_hands` when it is the stream's
+        turn."""
 
     def ended(self, stream: TlsStream, why: Exception | None) -> None:
-        """The handshake is over. `why`: the reason if it failed, else None."""
+        """Called when the handshake has ended. `why`: the reason if it failed, else None."""
 
     def broke(self, stream: TlsStream, error: ssl.SSLError) -> None:
-        """The bytes after the handshake are not TLS."""
+        """Called when the bytes after the handshake are not TLS."""
 
 
 class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
@@ -80,14 +82,14 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         self._tls: ssl.SSLObject | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._received = NOTHING
-        """Records that are not decrypted yet. `_at` is where the next one begins."""
+        """Records that are not decrypted yet. The next one begins at `_at`."""
         self._at = 0
         self._backlog: deque[memoryview] = deque()
         self._backlog_bytes = 0
         self._barren = 0
         self._is_closing = self._is_processing = False
         self._goes_on = self._drains = False
-        """Whether `_go_on` and `_drain` will be called in the next turn."""
+        """Whether `_go_on` and `_drain` are scheduled for the next turn."""
         self._is_full = self._is_raw_full = False
         self._is_paused = self._is_raw_paused = False
         self.host = "?"
@@ -95,7 +97,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
     # ---- the protocol of the transport without TLS
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._raw = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        self._raw = cast(asyncio.Transport, transport)  # uvloop's transport does not derive from it
         self.host = str((transport.get_extra_info("peername") or ("?",))[0])
         self._turns.began(self)
 
@@ -117,7 +119,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
             if self._has_record():
                 self._turns.ready(self)
             self._follow_reading()
-        self._received, self._at = memoryview(bytes(self._received[self._at :])), 0  # out of the scratch memory
+        self._received, self._at = memoryview(bytes(self._received[self._at :])), 0  # copied out of the scratch memory
 
     def eof_received(self) -> bool:
         return False
@@ -141,7 +143,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
     # ---- the handshake
 
     def shake_hands(self) -> None:
-        """Take one record of the handshake."""
+        """Process one record of the handshake."""
         if self._is_closing or self._raw is None or not self._feed(1):
             return
         if self._tls is None:
@@ -168,7 +170,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         self._follow_reading()
 
     def _give_up(self, why: ssl.SSLError) -> None:
-        """End the handshake. The alert that says why is sent."""
+        """End the handshake, and send the alert with the reason."""
         self._flush()
         self._is_closing = True
         self._turns.ended(self, why)
@@ -181,7 +183,8 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return self._ends_at(self._at) is not None
 
     def _ends_at(self, at: int) -> int | None:
-        """The end of the record that begins at `at`; None if it is incomplete. Other bytes than TLS are one record."""
+        """The end of the record that begins at `at`; None if it is incomplete. Bytes that are not TLS count as one
+        record."""
         received = self._received
         end = len(received)
         if end - at < HEADER_BYTES:
@@ -194,7 +197,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return after if after <= end else None
 
     def _feed(self, records: int) -> bool:
-        """Pass at most this many of the next records to OpenSSL. False if none is complete. Raises Endless."""
+        """Pass at most `records` of the next records to OpenSSL. Returns False if none is complete. Raises Endless."""
         begin = end = self._at
         for _ in range(records):
             after = self._ends_at(end)
@@ -211,11 +214,11 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return True
 
     def _process(self) -> None:
-        """Decrypt for one turn."""
+        """Decrypt records for one turn."""
         if self._is_processing:
             return
         self._is_processing = True
-        until = monotonic() + TURN_S  # uvloop's clock stands still during a turn
+        until = monotonic() + TURN_S  # uvloop's clock does not advance during a turn
         try:
             while self._may_read() and self._read(until):
                 if monotonic() >= until:
@@ -264,7 +267,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return (not filled or monotonic() < until) and self._feed(FED_AT_ONCE)
 
     def _go_on(self) -> None:
-        """Decrypt more in the next turn."""
+        """Continue to decrypt in the next turn."""
         if not self._goes_on:
             self._goes_on = True
             self._loop.call_soon(self._go_on_now)
@@ -344,7 +347,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
             self._protocol.resume_writing()
 
     def _say_goodbye(self) -> None:
-        """Send close_notify, without waiting for the answer."""
+        """Send close_notify, without waiting for the peer's."""
         if self._tls is not None:
             with suppress(ssl.SSLError):
                 self._tls.unwrap()
@@ -391,7 +394,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return self._backlog_bytes + self._outgoing.pending + raw
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Has no effect: the limits do not change."""
+        """Has no effect, because the limits are fixed."""
 
     def pause_reading(self) -> None:
         self._is_paused = True
@@ -405,7 +408,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return self._is_closing
 
     def close(self) -> None:
-        """Send what has been written, say goodbye, and close, without waiting for the peer's answer."""
+        """Send the written bytes and close_notify, and close without waiting for the peer's close_notify."""
         if self._is_closing:
             return
         self._is_closing = True

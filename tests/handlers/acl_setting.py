@@ -1,4 +1,4 @@
-"""A broker with Kafka's StandardAuthorizer, and requests about ACLs."""
+"""Helpers for tests of ACLs: a broker with Kafka's StandardAuthorizer, and requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def creation(
     principal: str = "User:bob",
     host: str = "*",
 ) -> create_acls.AclCreation:
-    """An ACL; by default, bob may read the topic t."""
+    """An ACL for CreateAcls. By default, bob may read the topic t."""
     return create_acls.AclCreation(
         resource_type=resource,
         resource_name=name,
@@ -45,12 +45,12 @@ def creation(
 
 
 def selection(**fields: Any) -> delete_acls.DeleteAclsFilter:
-    """A filter that matches everything except for these fields."""
+    """A filter for DeleteAcls. All fields that are not given match everything."""
     return delete_acls.DeleteAclsFilter(**_open(fields))
 
 
 def description(**fields: Any) -> describe_acls.Request:
-    """A request for all ACLs, except for these fields."""
+    """A DescribeAcls request. All fields that are not given match everything."""
     return describe_acls.Request(**_open(fields))
 
 

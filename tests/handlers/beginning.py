@@ -1,4 +1,4 @@
-"""A transactional producer as its coordinator sees it, over a socket."""
+"""Helpers that send a transactional producer's requests to its coordinator over a socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kpybroker.wire.rpc import (
 
 TRANSACTION = 1
 Who = tuple[int, int]
-"""Producer id and epoch."""
+"""A producer id and an epoch."""
 
 
 async def coordinator(peer: Peer, name: str = "x") -> None:
@@ -34,7 +34,7 @@ async def init(peer: Peer, name: str = "x", *, version: int = 5, timeout_ms: int
 
 
 async def begin(peer: Peer, name: str = "x", timeout_ms: int = 60_000) -> Who:
-    """A producer's id and epoch, once its previous transaction has ended."""
+    """Initialize a producer once its previous transaction has ended. Returns its id and epoch."""
     while True:
         told = await init(peer, name, timeout_ms=timeout_ms)
         if told.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
@@ -43,7 +43,7 @@ async def begin(peer: Peer, name: str = "x", timeout_ms: int = 60_000) -> Who:
 
 
 async def add(peer: Peer, who: Who, *indexes: int, name: str = "x", topic: str = "t", version: int = 3) -> list[int]:
-    """Add partitions as a client of transaction version 1 does; returns the error codes."""
+    """Add partitions like a client of transaction version 1. Returns the error codes."""
     wanted = [add_partitions_to_txn.AddPartitionsToTxnTopic(name=topic, partitions=list(indexes))]
     request = add_partitions_to_txn.Request(
         v3_and_below_transactional_id=name,
@@ -70,7 +70,7 @@ async def described(peer: Peer, name: str = "x") -> Any:
 
 
 async def settled(peer: Peer, name: str = "x") -> Any:
-    """The state of the transaction, once every partition has its marker."""
+    """The state of the transaction once every partition has its marker."""
     while (found := await described(peer, name)).transaction_state.startswith("Prepare"):
         pass
     return found

@@ -1,4 +1,4 @@
-"""A consumer that follows the protocol of fetch sessions (KIP-227), and the pieces of its requests."""
+"""A consumer for tests that uses fetch sessions (KIP-227), and helpers for its requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def want(index: int, offset: int, *, max_bytes: int = PLENTY, epoch: int = -1) -
 
 
 def asking(topic: str, topic_id: bytes, *wants: fetch.FetchPartition, **facts: Any) -> fetch.Request:
-    """A Fetch at any version; without `session_epoch` it has no session."""
+    """A Fetch request at any version. Without `session_epoch`, it has no session."""
     topics = [fetch.FetchTopic(topic=topic, topic_id=topic_id, partitions=list(wants))] if wants else []
     return fetch.Request(**{"max_wait_ms": 0, "min_bytes": 1, "max_bytes": PLENTY, "topics": topics, **facts})
 
@@ -31,7 +31,7 @@ def rows(response: Any) -> dict[int, Any]:
 
 
 def values(row: Any, since: int = 0) -> list[tuple[int, bytes]]:
-    """Offset and value of the records in a row from `since` on."""
+    """The offset and the value of each record in a row, from offset `since` onwards."""
     batches = split(bytearray(row.records)) if row.records else []
     return [
         (record.offset, record.value or b"")
@@ -51,7 +51,7 @@ class Consumer:
         self.session_id = 0
         self.epoch = 0
         self._told: dict[int, int] = {}
-        """This consumer's positions as the broker knows them."""
+        """The positions that this consumer last sent to the broker."""
         self.lost = 0
 
     def subscribe(self, index: int) -> None:
@@ -61,7 +61,7 @@ class Consumer:
         self.position.pop(index, None)
 
     async def fetch(self, max_bytes: int) -> int:
-        """Fetch once; returns the number of new records."""
+        """Fetch once. Returns the number of new records."""
         changed = {i: at for i, at in self.position.items() if self.epoch == 0 or self._told.get(i) != at}
         gone = [i for i in self._told if i not in self.position] if self.epoch else []
         request = asking(

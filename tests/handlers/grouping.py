@@ -1,4 +1,4 @@
-"""Topics, a coordinator and members, for tests of the group handlers."""
+"""Helpers that create topics, a coordinator and members, for tests of the group handlers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def syncing(group: str, member_id: str, generation: int, assignment: bytes = b"a
 
 
 async def member(peer: Peer, group: str) -> str:
-    """Create a group with one member, which is stable in generation 1; returns the member's id."""
+    """Create a group with one member, which is stable in generation 1. Returns the member's id."""
     joined = await peer.ask("JoinGroup", joining(group), version=3)
     assert (joined.error_code, joined.generation_id) == (0, 1)
     synced = await peer.ask("SyncGroup", syncing(group, joined.member_id, 1))
@@ -56,7 +56,7 @@ async def member(peer: Peer, group: str) -> str:
 
 
 async def commit(peer: Peer, group: str, topic: str = "t", offset: int = 5, *, version: int = 9, **more: Any) -> int:
-    """Commit for partition 0; returns the error code."""
+    """Commit an offset for partition 0. Returns the error code."""
     partition = offset_commit.OffsetCommitRequestPartition(
         partition_index=0, committed_offset=offset, committed_leader_epoch=3, committed_metadata="note"
     )

@@ -1,4 +1,4 @@
-"""One voter of three; the other two do not run, and the test sends their requests."""
+"""One of three voters, for tests. The other two do not run; the test sends their requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENT = {
     "controller.quorum.fetch.timeout.ms": "600000",
     "process.roles": "controller",
 }
-"""Timeouts so long that nothing happens because of time."""
+"""Timeouts that are so long that they never expire during a test."""
 
 
 class Voter:
@@ -36,11 +36,11 @@ class Voter:
 
     @property
     def stored(self) -> Any:
-        """The content of quorum-state on the disk."""
+        """The content of quorum-state on disk."""
         return json.loads((self.directory / METADATA_DIRECTORY / "quorum-state").read_text())
 
     async def vote(self, epoch: int, candidate: int = 2, version: int = 2, **facts: Any) -> vote.PartitionDataReply:
-        """The response to a candidate."""
+        """Send the Vote of a candidate. Returns the response."""
         row = vote.PartitionData(replica_epoch=epoch, replica_id=candidate, **facts)
         topics = [vote.TopicData(topic_name=METADATA_TOPIC, partitions=[row])]
         request = vote.Request(cluster_id=self.cluster_id, voter_id=1, topics=topics)
@@ -51,7 +51,7 @@ class Voter:
     async def begin(
         self, epoch: int, leader: int = 2, version: int = 1, listens: tuple[tuple[str, str, int], ...] = ()
     ) -> begin_quorum_epoch.PartitionDataReply:
-        """The response to a leader that announces itself and its listeners."""
+        """Send the BeginQuorumEpoch of a new leader with its listeners. Returns the response."""
         row = begin_quorum_epoch.PartitionData(leader_id=leader, leader_epoch=epoch)
         topics = [begin_quorum_epoch.TopicData(topic_name=METADATA_TOPIC, partitions=[row])]
         endpoints = [begin_quorum_epoch.LeaderEndpoint(name=name, host=host, port=port) for name, host, port in listens]
@@ -63,7 +63,7 @@ class Voter:
         return answer
 
     async def end(self, epoch: int, leader: int = 2, version: int = 1) -> end_quorum_epoch.PartitionDataReply:
-        """The response to a leader that resigns."""
+        """Send the EndQuorumEpoch of a leader that resigns. Returns the response."""
         best = [end_quorum_epoch.ReplicaInfo(candidate_id=node) for node in (3, 1)]
         row = end_quorum_epoch.PartitionData(
             leader_id=leader, leader_epoch=epoch, preferred_successors=[3, 1], preferred_candidates=best

@@ -1,4 +1,4 @@
-"""APIs that refuse every request: in every version, on both listeners, and without a metadata record."""
+"""Helper for tests of APIs that refuse every request, in every version, on both listeners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conftest import WithBroker
 
 
 def told_in_every_version(with_broker: WithBroker, api: Api, request: Any) -> list[Any]:
-    """The responses on a broker's listener and on a controller's, in every version; asserts that no metadata record was
+    """The responses on a broker's and on a controller's listener, in every version. Asserts that no metadata record was
     written."""
     told: list[Any] = []
 

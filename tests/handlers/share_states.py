@@ -1,4 +1,4 @@
-"""Requests of brokers to the share coordinator, for tests of its handlers."""
+"""Helpers that send the requests of brokers to the share coordinator, for tests of its handlers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARE = 2
 
 
 async def coordinated(peer: Peer) -> None:
-    """Create the topic that keeps the states."""
+    """Create the topic that stores the states."""
     key = "g:AAAAAAAAAAAAAAAAAAAAAQ:0"
     told = await peer.ask("FindCoordinator", find_coordinator.Request(key_type=SHARE, coordinator_keys=[key]))
     assert told.coordinators[0].error_code == 0, told
@@ -51,7 +51,7 @@ async def write(
     complete: int = -1,
     version: int = 1,
 ) -> list[Any]:
-    """Write the state of partition 0; returns the rows of the response.
+    """Write the state of partition 0. Returns the rows of the response.
 
     of: state epoch, leader epoch, start offset. batches: first offset, last offset, state, delivery count.
     """

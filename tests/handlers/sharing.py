@@ -1,4 +1,4 @@
-"""Share groups over a socket: members, fetches and acknowledgements, for tests of the share handlers."""
+"""Helpers for share groups over a socket: members, fetches and acknowledgements, for tests of the share handlers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kpybroker.wire.rpc import (
 AT_ONCE = {"group.share.assignment.interval.ms": "0", "group.share.min.record.lock.duration.ms": "1000"}
 ACCEPT, RELEASE, REJECT, RENEW = (1,), (2,), (3,), (4,)
 Ack = tuple[int, int, Sequence[int]]
-"""First offset, last offset, types."""
+"""The first offset, the last offset and the types of an acknowledgement."""
 
 
 async def topic(peer: Peer, name: str = "t", *, partitions: int = 1, batches: int = 2) -> bytes:
-    """Create a topic whose partition 0 has batches of ten records, and wait for the group coordinators; returns the
+    """Create a topic whose partition 0 has batches of ten records, and wait for the group coordinators. Returns the
     topic's id."""
     wanted = create_topics.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
     await peer.ask("CreateTopics", create_topics.Request(topics=[wanted]))
@@ -48,7 +48,7 @@ async def append(peer: Peer, name: str, count: int) -> None:
 
 
 async def configure(peer: Peer, group: str, **settings: object) -> None:
-    """Set settings of a group. Names are given without `share.`, and with _ for the dots."""
+    """Change settings of a group. Names are given without the prefix `share.`, and with _ instead of dots."""
     configs = [
         incremental_alter_configs.AlterableConfig(
             name=f"share.{name.replace('_', '.')}", config_operation=0, value=str(value)
@@ -70,7 +70,7 @@ async def beat(peer: Peer, group: str, member: str, epoch: int, *names: str, **m
 
 
 async def joined(peer: Peer, group: str = "g", member: str = "m", name: str = "t") -> Any:
-    """Send heartbeats until a member gets its partitions; returns that response."""
+    """Send heartbeats until a member receives its partitions. Returns the response with them."""
     told = await beat(peer, group, member, 0, name)
     while not (told.assignment and told.assignment.topic_partitions):
         assert told.error_code == 0, told
@@ -79,7 +79,7 @@ async def joined(peer: Peer, group: str = "g", member: str = "m", name: str = "t
 
 
 async def fetch(peer: Peer, topic_id: bytes, epoch: int, *acks: Ack, **said: Any) -> Any:
-    """A ShareFetch of partition 0, or of those in `partitions`."""
+    """Send a ShareFetch of partition 0, or of the partitions in `partitions`. Returns the response."""
     version = said.pop("version", 2)
     indexes = said.pop("partitions", [0])
     batches = [
@@ -108,7 +108,7 @@ async def fetch(peer: Peer, topic_id: bytes, epoch: int, *acks: Ack, **said: Any
 
 
 async def acknowledge(peer: Peer, topic_id: bytes, epoch: int, *acks: Ack, **said: Any) -> Any:
-    """Send a ShareAcknowledge for partition 0, or for `partition`; returns the response."""
+    """Send a ShareAcknowledge for partition 0, or for `partition`. Returns the response."""
     version = said.pop("version", 2)
     row = share_acknowledge.AcknowledgePartition(
         partition_index=said.pop("partition", 0),
@@ -125,7 +125,8 @@ async def acknowledge(peer: Peer, topic_id: bytes, epoch: int, *acks: Ack, **sai
 
 
 async def started(peer: Peer, **settings: object) -> bytes:
-    """Create a topic with twenty records, and a group member that begins at the first one; returns the topic's id."""
+    """Create a topic with twenty records, and a group member that begins at the first record. Returns the topic's
+    id."""
     topic_id = await topic(peer)
     await configure(peer, "g", **{"auto_offset_reset": "earliest", **settings})
     await joined(peer)
@@ -150,7 +151,7 @@ def codes(response: Any) -> list[int]:
 
 
 async def described_offsets(peer: Peer, group: str, version: int = 1) -> dict[tuple[str, int], Any]:
-    """(topic, partition) -> its row in the DescribeShareGroupOffsets response."""
+    """The rows of the DescribeShareGroupOffsets response, by topic and partition."""
     asked = describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)
     request = describe_share_group_offsets.Request(groups=[asked])
     [told] = (await peer.ask("DescribeShareGroupOffsets", request, version=version)).groups

@@ -1,4 +1,4 @@
-"""Brokers that only the controller knows: they register and send heartbeats, but serve no client."""
+"""Brokers for tests that only register and send heartbeats, and serve no clients."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Stranger:
         return rpc.Request(**{**wanted, **facts})
 
     async def register(self) -> int:
-        """Register; returns the error code. The epoch is remembered."""
+        """Register, and store the broker epoch. Returns the error code."""
         told = await self.peer.ask("BrokerRegistration", self.registration())
         self.epoch = told.broker_epoch
         code: int = told.error_code
         return code
 
     async def beat(self, version: int = 2, **facts: Any) -> Any:
-        """A heartbeat of a broker that has caught up, unless `facts` say otherwise."""
+        """Send a heartbeat. The broker has caught up unless `facts` say otherwise."""
         wanted = {"broker_id": self.node_id, "broker_epoch": self.epoch, "current_metadata_offset": 1 << 40, **facts}
         return await self.peer.ask("BrokerHeartbeat", broker_heartbeat.Request(**wanted), version=version)
 

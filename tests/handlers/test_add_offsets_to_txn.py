@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn over a socket; the golden vectors prove that the error codes are Kafka's."""
+"""Tests AddOffsetsToTxn over a socket. The golden vectors show that the error codes are the same as Kafka's."""
 
 from __future__ import annotations
 

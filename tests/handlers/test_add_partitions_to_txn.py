@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn over a socket; the golden vectors prove that the error codes are Kafka's."""
+"""Tests AddPartitionsToTxn over a socket. The golden vectors show that the error codes are the same as Kafka's."""
 
 from __future__ import annotations
 

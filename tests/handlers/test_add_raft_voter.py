@@ -1,4 +1,4 @@
-"""AddRaftVoter over a socket, at both versions."""
+"""Tests AddRaftVoter over a socket, at both versions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""This broker answers the same requests, in the same order, as Apache Kafka did.
+"""Compares this broker's responses with those of Apache Kafka to the same requests in the same order.
 
-The scenes that recorded tests/golden (oracle/record.py) are played once against a live broker, and every answer is
-compared with the recorded one, field by field. Fields that depend on chance, on the machine or on the cluster are in
-`CHANCE`; intended differences are in `OURS`, with the reason.
+The scenes with which tests/golden was recorded (oracle/record.py) are played once against a running broker, and every
+response is compared with the recorded response, field by field. Fields that depend on chance, on the machine or on the
+cluster are in `CHANCE`; intended differences are in `OURS`, with the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CHANCE = {
     "broker_epoch",  # an offset of the metadata log
     "cluster_id",
     "finalized_features_epoch",  # an offset of the metadata log
-    "leader",  # JoinGroup's, a member id; no other message has a field of this name
+    "leader",  # a member id in JoinGroup; no other message has a field of this name
     "log_dir",
     "member_id",
     "port",
@@ -47,46 +47,48 @@ CHANCE = {
 """Fields that differ between any two recordings."""
 
 PROSE = {"batch_index_error_message", "documentation", "error_message"}
-"""Texts for people. Ours differ from Kafka's, and clients act on the codes."""
+"""Texts for people. Ours differ from Kafka's, because clients only use the codes."""
 
 OURS = {
     ("AlterReplicaLogDirs", "path"): "where the broker keeps its files",
-    ("DescribeLogDirs", "total_bytes"): "the size of the volume is not known to the World yet; -1 says so (KIP-827)",
-    ("Produce", "log_append_time_ms"): "for a duplicate Kafka tells the batch's own time even where the topic keeps "
-    "the producers' times, and clients then take it for the broker's; ours says -1 as for the first",
-    ("ApiVersions", "api_keys"): "only what is served is shown; test_api_versions.py compares the rows that are",
-    ("ApiVersions", "finalized_features"): "only what is served; test_api_versions.py",
-    ("ApiVersions", "supported_features"): "only what is served; test_api_versions.py",
+    ("DescribeLogDirs", "total_bytes"): "the World does not know the size of the volume yet, so it is -1 (KIP-827)",
+    ("Produce", "log_append_time_ms"): "for a duplicate, Kafka returns the batch's own time even if the topic keeps "
+    "the producers' times, so that clients mistake it for the broker's; ours returns -1 as for the first batch",
+    ("ApiVersions", "api_keys"): "only served APIs are returned; test_api_versions.py compares their rows",
+    ("ApiVersions", "finalized_features"): "only supported features are returned; see test_api_versions.py",
+    ("ApiVersions", "supported_features"): "only supported features are returned; see test_api_versions.py",
     ("CreateTopics", "min.insync.replicas"): "Kafka sets it for the cluster once it finalizes eligible leader replicas",
     ("DescribeConfigs", "min.insync.replicas"): "as in CreateTopics",
     ("DescribeQuorum", "high_watermark"): "an offset of the metadata log",
-    ("DescribeQuorum", "last_caught_up_timestamp"): "the clock's",
-    ("DescribeQuorum", "last_fetch_timestamp"): "the clock's",
+    ("DescribeQuorum", "last_caught_up_timestamp"): "a time",
+    ("DescribeQuorum", "last_fetch_timestamp"): "a time",
     ("DescribeQuorum", "log_end_offset"): "an offset of the metadata log",
-    ("DescribeQuorum", "replica_directory_id"): "drawn when the directory was formatted",
-    ("FetchSnapshot", "error_code"): "Kafka 4.3 fails to build any refusal of a FetchSnapshot and says "
-    "UNKNOWN_SERVER_ERROR without topics; ours says what is wrong",
-    ("FetchSnapshot", "topics"): "as its error code",
-    ("DescribeConfigs", "listeners"): "another port, and Kafka has a listener for its controller",
+    ("DescribeQuorum", "replica_directory_id"): "chosen at random when the directory was formatted",
+    ("FetchSnapshot", "error_code"): "Kafka 4.3 fails to build any error response to FetchSnapshot and returns "
+    "UNKNOWN_SERVER_ERROR without topics; ours returns the actual error",
+    ("FetchSnapshot", "topics"): "for the same reason as its error code",
+    ("DescribeConfigs", "listeners"): "the port differs, and Kafka has a listener for its controller",
 }
 
 OURS_IN_SCENE = {
-    ("CreateAcls", "any type"): "Kafka fails with UNKNOWN_SERVER_ERROR, for no ACL can be made of it",
+    ("CreateAcls", "any type"): "Kafka fails with UNKNOWN_SERVER_ERROR, because it cannot create the ACL",
     ("CreateAcls", "any pattern"): "as with any type",
     ("CreateAcls", "match"): "as with any type",
     ("CreateAcls", "any operation"): "as with any type",
     ("CreateAcls", "any permission"): "as with any type",
-    ("AlterUserScramCredentials", "no password"): "Kafka fails with UNKNOWN_SERVER_ERROR, for no key can be made of it",
-    ("ListOffsets", "at -3, after a deletion"): "Kafka points to a deleted record; ours to the first that is left",
-    ("Metadata", "a zero id"): "Kafka fails with UNKNOWN_SERVER_ERROR; an id that nobody has is UNKNOWN_TOPIC_ID",
+    ("AlterUserScramCredentials", "no password"): "Kafka returns UNKNOWN_SERVER_ERROR if there is no password",
+    (
+        "ListOffsets",
+        "at -3, after a deletion",
+    ): "Kafka returns the offset of a deleted record; ours that of a stored one",
+    ("Metadata", "a zero id"): "Kafka fails with UNKNOWN_SERVER_ERROR; here, an id without a topic is UNKNOWN_TOPIC_ID",
     (
         "StreamsGroupHeartbeat",
         "has not revoked them",
-    ): "ours repeats the tasks to a member that names others, since the "
-    "response may have been lost; with Kafka it would never hear of them",
-    ("Produce", "from the far future"): "ours does not open batches, and cannot say which record is at fault",
+    ): "ours repeats the tasks to a member that names other tasks, because the response may have been lost",
+    ("Produce", "from the far future"): "ours does not open batches, so it cannot name the invalid record",
 }
-"""As `OURS`, by the recorded scene."""
+"""Like `OURS`, for individual recorded scenes."""
 
 UNORDERED = {
     "AlterClientQuotas",
@@ -111,7 +113,8 @@ UNORDERED = {
     "StreamsGroupHeartbeat",
     "WriteTxnMarkers",
 }
-"""APIs whose rows Kafka returns in the order of a hash table, or errors first; ours have the order of the request."""
+"""APIs whose rows Kafka returns in the order of a hash table, or with errors first. Ours have the order of the
+request."""
 
 
 class Exchange(NamedTuple):
@@ -135,7 +138,8 @@ def plain(value: Any) -> Any:
 
 
 def comparable(api: Api, value: Any, name: str = "") -> Any:
-    """The part on which both brokers must agree: without chance, texts and intended differences, with sorted lists."""
+    """The part of a value that must be the same on both brokers: without random values, texts and intended differences,
+    and with sorted lists."""
     if name in CHANCE or name in PROSE or (api.name, name) in OURS:
         return None
     if name == "records" and value:
@@ -170,12 +174,12 @@ def differences(kafkas: Any, ours: Any, path: str = "") -> Iterator[str]:
         for index, (one, other) in enumerate(zip(kafkas, ours, strict=True)):
             yield from differences(one, other, f"{path}[{index}]")
     elif kafkas != ours:
-        yield f"{path}: Kafka says {kafkas!r}, ours is {ours!r}"
+        yield f"{path}: Kafka returns {kafkas!r}, ours is {ours!r}"
 
 
 def asking(at: Peer, said: dict[str, list[Exchange]], *, at_controller: bool = False) -> Callable[..., Any]:
-    """Sends the requests of scenes, which run in their own thread, and collects exchanges with a note in `said`, by
-    file."""
+    """A function that sends the requests of scenes, which run in their own thread. It stores exchanges with a note in
+    `said`, by file."""
     loop = asyncio.get_running_loop()
 
     def ask(name: str, version: int, request: Any, note: str = "") -> Any:
@@ -197,7 +201,7 @@ async def dialled(node: Node, port: int) -> Peer:
 
 
 async def perform(play: Play, directory: Path) -> dict[str, list[Exchange]]:
-    """Play the scenes on a separate node; returns the exchanges by file."""
+    """Play the scenes on a separate node. Returns the exchanges by file."""
     said: dict[str, list[Exchange]] = defaultdict(list)
     port = free_ports(1)[0]
     listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"
@@ -237,8 +241,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list
 
 @pytest.fixture(scope="module")
 def live(played: dict[str, dict[str, list[Exchange]]]) -> dict[str, list[Exchange]]:
-    """All exchanges of an API, in the order of its file; tests/test_table.py checks how the controller answers
-    ApiVersions."""
+    """All exchanges of an API, in the order of its file. tests/test_table.py checks ApiVersions of the controller."""
     files: dict[str, list[Exchange]] = defaultdict(list)
     for said in played.values():
         for file, exchanges in said.items():
@@ -257,7 +260,7 @@ def test_answers_are_kafkas(api: Api, live: dict[str, list[Exchange]]) -> None:
         asked = differences(comparable(api, theirs.request), comparable(api, own.request), "request")
         told = differences(comparable(api, theirs.response), comparable(api, own.response), "response")
         if (api.name, theirs.note) in OURS_IN_SCENE:
-            assert list(told), "there is no difference any more"
+            assert list(told), "there is no longer a difference"
             told = iter(())
         found += [at + difference for difference in (*asked, *told)]
     assert not found, "\n".join(found)

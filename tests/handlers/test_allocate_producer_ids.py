@@ -1,4 +1,4 @@
-"""AllocateProducerIds over a socket."""
+"""Tests AllocateProducerIds over a socket."""
 
 from __future__ import annotations
 

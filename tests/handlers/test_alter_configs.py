@@ -1,4 +1,4 @@
-"""AlterConfigs over a socket, at every version."""
+"""Tests AlterConfigs over a socket, at every version."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_validating_changes_nothing(with_broker: WithBroker) -> None:
         part = rpc.Request(resources=[replace(ResourceType.BROKER, "", log_retention_ms="5")])
         (told,) = (await peer.ask("AlterConfigs", part)).responses
         assert told.error_code == ErrorCode.INVALID_CONFIG, (
-            "it would reset min.insync.replicas, which elections need; as in Kafka"
+            "it would reset min.insync.replicas, which elections need, as in Kafka"
         )
 
     with_broker(scenario)

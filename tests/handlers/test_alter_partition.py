@@ -1,4 +1,4 @@
-"""AlterPartition over a socket, at every version."""
+"""Tests AlterPartition over a socket, at every version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ API = api_table.by_name["AlterPartition"]
 
 
 def proposal(node: Node, stranger: Stranger, members: list[int], **facts: Any) -> rpc.Request:
-    """The leader, this node, proposes an in-sync set for t-0."""
+    """A request in which this node, as the leader, proposes an ISR for t-0."""
     topic = node.broker.metadata.image.topics["t"]
     epochs = {node.broker.node_id: node.broker.membership.epoch, stranger.node_id: stranger.epoch}
     wanted = {

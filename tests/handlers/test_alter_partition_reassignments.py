@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments over a socket, at every version."""
+"""Tests AlterPartitionReassignments over a socket, at every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs over a socket, at every version; tests/server/test_log_dirs.py has the moves."""
+"""Tests AlterReplicaLogDirs over a socket, at every version. Moves are tested in tests/server/test_log_dirs.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets over a socket."""
+"""Tests AlterShareGroupOffsets over a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials over a socket. Kafka's answers are in tests/golden (test_against_golden.py)."""
+"""Tests AlterUserScramCredentials over a socket. Kafka's responses are in tests/golden (test_against_golden.py)."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ def test_one_request_has_a_limit(with_broker: WithBroker) -> None:
             await peer.ask(API.name, rpc.Request(upsertions=[upsertion(user) for user in users]))
         except (ConnectionError, MalformedFrame):
             return
-        raise AssertionError("a request above the limit was answered")
+        raise AssertionError("a request above the limit was served")
 
     with_broker(scenario)

@@ -1,4 +1,4 @@
-"""ApiVersions: exactly the served APIs are advertised, row by row as in Kafka."""
+"""Tests that ApiVersions advertises exactly the served APIs, with the same rows as Kafka."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_finalized_features_are_among_the_supported(with_broker: WithBroker) -> 
         kafkas_levels = {f.name: f.max_version_level for f in kafkas(4).finalized_features}
         assert all(kafkas_levels[name] == level for name, level in levels.items())
         assert response.finalized_features_epoch >= 0
-        # A directory formatted by another broker may have features that this one lacks.
+        # A directory that another broker formatted may have features that this broker lacks.
         node.broker.membership.supported_features = {"kraft.version": (0, 1)}
         response = await peer.ask("ApiVersions", NAMED, version=4)
         assert "metadata.version" not in {f.name for f in response.finalized_features}
@@ -105,6 +105,8 @@ def test_an_unknown_version_is_answered_in_v0_with_the_supported_range(with_brok
             assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
             assert ranges(response) == {ROW.key: (ROW.min, ROW.max)}
             socket.ask(8, "ApiVersions", NAMED, 3)
-            assert (await socket.answer("ApiVersions", 3))[0] == 8, "the client asks again on the same connection"
+            assert (await socket.answer("ApiVersions", 3))[0] == 8, (
+                "the client sends another request on the same connection"
+            )
 
     with_broker(scenario)

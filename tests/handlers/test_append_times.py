@@ -1,4 +1,4 @@
-"""Batches with LogAppendTime are stamped by the append, even if their validation starts again."""
+"""Tests that batches with LogAppendTime are stamped when they are appended, even if their validation starts again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
 def to_all(topic: str, acks: int = 1) -> produce.Request:
-    """A batch for each partition, in writable bytes like those that a connection received."""
+    """A batch for each partition, in writable bytes like those that a connection receives."""
     records = [Record(0, NOW_MS, b"k", b"v")] * SLICE_RECORDS
     batch = encode_batch([record._replace(offset=at) for at, record in enumerate(records)])
     data = [produce.PartitionProduceData(index=index, records=memoryview(bytearray(batch))) for index in range(COUNT)]
@@ -50,7 +50,7 @@ def stored(node: Node) -> list[Batch]:
 
 
 def busy(told: list[None]) -> Work[None]:
-    """Work with more slices than short work may have."""
+    """A generator with more slices than short work may have."""
     for _ in range(SHORT_SLICES + 1):
         told.append(None)
         yield None
@@ -77,7 +77,7 @@ def test_a_produce_that_has_begun_and_must_wait_is_appended_completely(with_brok
         told: list[None] = []
         run = node.broker.storage.log_dirs.sliced_work.run
         others = [asyncio.ensure_future(run(partial(busy, told))) for _ in range(SHORT_AT_ONCE)]
-        await asyncio.sleep(0)  # they occupy all places for short work
+        await asyncio.sleep(0)  # this work occupies all places for short work
         later: Any = handle(node.broker, CALL, to_all("t"))
         waiting = asyncio.ensure_future(later)
         await asyncio.sleep(0)
@@ -129,7 +129,8 @@ def test_times_of_append_do_not_go_backwards(tmp_path: Path) -> None:
 
 
 def test_a_coordinators_batch_may_be_validated_again() -> None:
-    """A thread reads its records, and validation may start again before that: the bytes are unchanged."""
+    """The bytes of the batch stay unchanged, because a thread reads its records, and validation may start again before
+    that."""
     record = tombstone("a", NOW_MS)
     content = encode_batch([Record(0, NOW_MS, record.key, record.value)], codec=Codec.LZ4)
     batch, data = Batch(memoryview(bytearray(content))), produce.PartitionProduceData()

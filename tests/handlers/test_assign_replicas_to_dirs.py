@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs over a socket, and how the controller reacts to it."""
+"""Tests AssignReplicasToDirs over a socket, and the effect in the controller."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_lost_log_is_not_in_sync_and_an_offline_one_comes_back(with_broker: Wi
             await stranger.beat(offline_log_dirs=[A])
             assert node.broker.metadata.image.brokers[2].log_dirs == (B,)
             assert now()[0] == -1
-            await stranger.beat(offline_log_dirs=[A])  # repeated without effect
+            await stranger.beat(offline_log_dirs=[A])  # a repeated request has no effect
             assert node.broker.metadata.image.brokers[2].log_dirs == (B,)
             assert await assign(node, stranger, B) == 0  # the whole replica was moved there
             assert now() == (2, (2,))

@@ -1,4 +1,4 @@
-"""BeginQuorumEpoch over a socket."""
+"""Tests BeginQuorumEpoch over a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BrokerHeartbeat over a socket, at every version."""
+"""Tests BrokerHeartbeat over a socket, at every version."""
 
 from __future__ import annotations
 

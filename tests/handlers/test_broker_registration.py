@@ -1,4 +1,4 @@
-"""BrokerRegistration over a socket, at every version."""
+"""Tests BrokerRegistration over a socket, at every version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_version_that_can_name_directories_registers(with_broker: WithBrok
             for version in range(API.min, API.max + 1):
                 stranger = Stranger(peer, node.broker.storage.cluster_id, 10 + version)
                 told = await peer.ask("BrokerRegistration", stranger.registration(), version=version)
-                if version < 2:  # log_dirs came with v2 (KIP-858), and metadata.version requires them
+                if version < 2:  # log_dirs exist since v2 (KIP-858), and metadata.version requires them
                     assert told.error_code == ErrorCode.INVALID_REGISTRATION
                     continue
                 known = node.broker.metadata.image.brokers[stranger.node_id]

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe over a socket, at every version."""
+"""Tests ConsumerGroupDescribe over a socket, at every version."""
 
 from __future__ import annotations
 

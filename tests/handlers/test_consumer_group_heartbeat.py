@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat over a socket, at every version."""
+"""Tests ConsumerGroupHeartbeat over a socket, at every version."""
 
 from __future__ import annotations
 

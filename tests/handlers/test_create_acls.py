@@ -1,4 +1,4 @@
-"""CreateAcls over a socket. Kafka's responses are in tests/golden, with an authorizer and without."""
+"""Tests CreateAcls over a socket. Kafka's responses are in tests/golden, with an authorizer and without."""
 
 from __future__ import annotations
 

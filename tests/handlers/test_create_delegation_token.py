@@ -1,4 +1,4 @@
-"""CreateDelegationToken over a socket without a login. Kafka's responses are in tests/golden."""
+"""Tests CreateDelegationToken over a socket without a login. Kafka's responses are in tests/golden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreatePartitions over a socket, at every version."""
+"""Tests CreatePartitions over a socket, at every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreateTopics over a socket, at every version."""
+"""Tests CreateTopics over a socket, at every version."""
 
 from __future__ import annotations
 

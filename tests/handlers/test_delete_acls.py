@@ -1,4 +1,4 @@
-"""DeleteAcls over a socket. Kafka's responses are in tests/golden, with an authorizer and without."""
+"""Tests DeleteAcls over a socket. Kafka's responses are in tests/golden, with an authorizer and without."""
 
 from __future__ import annotations
 

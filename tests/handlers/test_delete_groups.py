@@ -1,4 +1,4 @@
-"""DeleteGroups over a socket, at every version."""
+"""Tests DeleteGroups over a socket, at every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteRecords: deleted records stay deleted."""
+"""Tests that records deleted with DeleteRecords stay deleted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TO_THE_END = -1
 
 
 async def cut(peer: Peer, offset: int, topic: str = "t", index: int = 0, version: int = ROW.max) -> tuple[int, int]:
-    """Delete below an offset; returns the error code and the new log start offset."""
+    """Delete the records below an offset. Returns the error code and the new log start offset."""
     partition = delete_records.DeleteRecordsPartition(partition_index=index, offset=offset)
     asked = delete_records.Request(topics=[delete_records.DeleteRecordsTopic(name=topic, partitions=[partition])])
     (told,) = (await peer.ask("DeleteRecords", asked, version=version)).topics[0].partitions
@@ -30,7 +30,7 @@ async def cut(peer: Peer, offset: int, topic: str = "t", index: int = 0, version
 
 
 async def fill(peer: Peer) -> None:
-    """Write offsets 0 to 5 in two batches."""
+    """Write records at the offsets 0 to 5, in two batches."""
     await make(peer, "t", partitions=2)
     await put(peer, "t", b"0", b"1", b"2")
     await put(peer, "t", b"3", b"4", b"5")
@@ -44,7 +44,9 @@ def test_every_version_moves_the_start(with_broker: WithBroker) -> None:
             assert (await get(peer, "t", start - 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             row = await get(peer, "t", start)
             assert row.log_start_offset == start
-            assert values(row, start)[0] == (start, b"%d" % start), "inside a batch, the batch is still sent whole"
+            assert values(row, start)[0] == (start, b"%d" % start), (
+                "with an offset inside a batch, the whole batch is still returned"
+            )
         assert await cut(peer, 1) == (0, 4), "the start does not move back"
         assert await cut(peer, TO_THE_END) == (0, 6)
         assert (await get(peer, "t", 6)).error_code == 0
@@ -71,7 +73,7 @@ def test_refusals_change_nothing(with_broker: WithBroker) -> None:
 
 
 def test_deleted_records_do_not_return(tmp_path: Path) -> None:
-    """They return neither after a clean shutdown nor after a crash right after the response."""
+    """Deleted records do not exist again after a clean shutdown or after a crash right after the response."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:

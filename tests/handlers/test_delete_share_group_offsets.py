@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets over a socket."""
+"""Tests DeleteShareGroupOffsets over a socket."""
 
 from __future__ import annotations
 

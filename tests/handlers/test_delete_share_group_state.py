@@ -1,4 +1,4 @@
-"""DeleteShareGroupState over a socket."""
+"""Tests DeleteShareGroupState over a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteTopics over a socket, at every version."""
+"""Tests DeleteTopics over a socket, at every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: which entities match a filter. Kafka's responses are in tests/golden."""
+"""Tests which entities match a filter of DescribeClientQuotas. Kafka's responses are in tests/golden."""
 
 from __future__ import annotations
 

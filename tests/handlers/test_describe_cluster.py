@@ -1,4 +1,4 @@
-"""DescribeCluster over a socket, at every version."""
+"""Tests DescribeCluster over a socket, at every version."""
 
 from __future__ import annotations
 

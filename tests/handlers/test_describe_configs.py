@@ -1,4 +1,4 @@
-"""DescribeConfigs over a socket, at every version and for every type of resource."""
+"""Tests DescribeConfigs over a socket, at every version and for every type of resource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeDelegationToken over a socket without a login. Kafka's responses are in tests/golden."""
+"""Tests DescribeDelegationToken over a socket without a login. Kafka's responses are in tests/golden."""
 
 from __future__ import annotations
 

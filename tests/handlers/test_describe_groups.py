@@ -1,4 +1,4 @@
-"""DescribeGroups over a socket, at every version."""
+"""Tests DescribeGroups over a socket, at every version."""
 
 from __future__ import annotations
 

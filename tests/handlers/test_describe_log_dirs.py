@@ -1,4 +1,4 @@
-"""DescribeLogDirs over a socket, at every version."""
+"""Tests DescribeLogDirs over a socket, at every version."""
 
 from __future__ import annotations
 

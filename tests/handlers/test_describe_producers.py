@@ -1,4 +1,4 @@
-"""DescribeProducers: the state of idempotent producers in a partition."""
+"""Tests DescribeProducers, which returns the state of idempotent producers in a partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.serving import dialled, serving
 
 
 async def producers(peer: Peer, index: int = 0, topic: str = "t") -> tuple[int, list[tuple[int, ...]]]:
-    """The error code, and for each producer: id, epoch, last sequence, last timestamp, start of its transaction."""
+    """The error code, and the id, epoch, last sequence, last timestamp and transaction start of each producer."""
     request = rpc.Request(topics=[rpc.TopicRequest(name=topic, partition_indexes=[index])])
     (told,) = (await peer.ask("DescribeProducers", request)).topics[0].partitions
     assert told.partition_index == index
@@ -61,7 +61,7 @@ def test_a_restart_keeps_all_producers(tmp_path: Path) -> None:
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:
             await make(peer, "t")
-            # A producer whose records are older than producer.id.expiration.ms would be forgotten.
+            # The state of a producer whose records are older than producer.id.expiration.ms would be deleted.
             now_ms = node.broker.world.wall_ms() - NOW_MS
             assert await write(peer, 5, 2, 0, later_ms=now_ms) == 0
             before = await producers(peer)

@@ -1,4 +1,4 @@
-"""DescribeQuorum over a socket: from the leader itself and through any broker."""
+"""Tests DescribeQuorum over a socket, sent to the leader itself and to other brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets over a socket."""
+"""Tests DescribeShareGroupOffsets over a socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_lag_counts_what_is_not_acknowledged(with_broker: WithBroker) -> Non
         await fetch(peer, topic_id, 0)
         await acknowledge(peer, topic_id, 1, (0, 3, ACCEPT), (6, 7, ACCEPT))
         row = (await described_offsets(peer, "g"))["t", 0]
-        assert (row.start_offset, row.lag) == (0, 14), "the start that is stored trails, and the lag does not"
+        assert (row.start_offset, row.lag) == (0, 14), "the stored start offset lags behind, but the lag does not"
         assert (await described_offsets(peer, "g", version=0))["t", 0].lag == -1
         await append(peer, "t", 5)
         assert (await described_offsets(peer, "g"))["t", 0].lag == 19

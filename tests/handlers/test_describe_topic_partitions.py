@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: a client that follows the cursors sees every partition once."""
+"""Tests that a client that follows the cursors of DescribeTopicPartitions sees every partition once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeTransactions over a socket; the tests of EndTxn show the other states."""
+"""Tests DescribeTransactions over a socket. The tests of EndTxn cover the other states."""
 
 from __future__ import annotations
 

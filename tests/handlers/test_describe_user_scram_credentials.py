@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials over a socket. Kafka's responses are in tests/golden (test_against_golden.py)."""
+"""Tests DescribeUserScramCredentials over a socket. Kafka's responses are in tests/golden (test_against_golden.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElectLeaders over a socket, at every version."""
+"""Tests ElectLeaders over a socket, at every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EndQuorumEpoch over a socket."""
+"""Tests EndQuorumEpoch over a socket."""
 
 from __future__ import annotations
 

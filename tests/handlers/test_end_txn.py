@@ -1,4 +1,4 @@
-"""EndTxn over a socket: consumers see all of a transaction or nothing, whatever happens to the broker."""
+"""Tests EndTxn over a socket: consumers see all or nothing of a transaction, even after a crash of the broker."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_with_transaction_version_2_the_produce_adds_partitions(with_broker: Wit
         await make(peer, "t")
         await coordinator(peer)
         who = await begin(peer)
-        for number in range(5):  # in quick succession: a produce waits for the end of the previous transaction
+        for number in range(5):  # in quick succession, because a Produce waits for the end of the previous transaction
             value = b"%d" % number
             told = await write(peer, who[0], 0, value, epoch=who[1], transactional_id="x", version=12)
             assert told.error_code == 0
@@ -87,7 +87,7 @@ def test_a_zombie_changes_nothing(with_broker: WithBroker) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_an_outcome_decided_before_a_crash_is_completed_after_it(tmp_path: Path, commit: bool) -> None:
-    """The directory is copied between the decision and its markers, in the state that a kill -9 would leave."""
+    """The directory is copied between the decision and its markers, in the state in which `kill -9` would leave it."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:

@@ -1,4 +1,5 @@
-"""A transaction ends while its coordinator is asked about the next one, which makes the verification void."""
+"""Tests verifications that become invalid because a transaction ends while the coordinator is queried about the next
+one."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.handlers.transacting import committed, write
 from tests.serving import dialled
 
 PATIENT = {"add.partitions.to.txn.retry.backoff.max.ms": "60000"}
-"""A timeout so long that the request always waits for the end of the previous transaction."""
+"""A timeout that is so long that the request always waits for the end of the previous transaction."""
 
 
 def zero(who: tuple[int, int]) -> tuple[int, int]:
@@ -27,7 +28,7 @@ def zero(who: tuple[int, int]) -> tuple[int, int]:
 
 
 def hold_markers(node: Node) -> Callable[[], None]:
-    """Hold back markers from now on, until the returned function is called."""
+    """Hold back markers until the returned function is called."""
     markers, held = node.broker.coordinators.transactions.markers, []
     send = markers.send
     markers.send = lambda *sent: held.append(sent)  # type: ignore[method-assign]  # as if they took long to arrive
@@ -41,7 +42,7 @@ def hold_markers(node: Node) -> Callable[[], None]:
 
 
 async def is_asking(node: Node, place: tuple[str, int], producer_id: int) -> None:
-    """Wait until the coordinator is asked about the partition."""
+    """Wait until a verification of the partition is in progress."""
     while node.broker.replication.hosting.leads(*place).log.producers.verifications.get(producer_id) is None:
         await asyncio.sleep(0)
 
@@ -87,7 +88,8 @@ def test_a_verification_is_repeated_for_an_offset_of_the_next_transaction(with_b
 
 
 def test_a_late_record_of_transaction_version_1_does_not_join_the_next_transaction(with_broker: WithBroker) -> None:
-    """Both have the same epoch: the verification is not repeated, although the next one has the partition, too."""
+    """Both transactions have the same epoch, so the verification is not repeated, although the next transaction also
+    has the partition."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")

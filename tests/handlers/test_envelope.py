@@ -1,4 +1,4 @@
-"""Envelope over a socket: the request inside is answered as if it had come directly."""
+"""Tests Envelope over a socket. The response is the same as if the enclosed request had been sent directly."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_which_apis_are_forwarded() -> None:
 
 @pytest.mark.parametrize("api", ON_CONTROLLER, ids=lambda api: api.name)
 def test_a_refusal_because_the_controller_moved_is_recognised(api: Api) -> None:
-    """The request is then sent again. This holds for every kind of request, and for an encoded response, too."""
+    """The request is then sent again. This applies to every kind of request, and also to an encoded response."""
     for path in [*arrays_of(layout(api.request, api.max)), ()]:
         request = parse(api.request, api.max, request_with_many(api, path, 2), 0)
         for code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):

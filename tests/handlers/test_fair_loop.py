@@ -1,4 +1,4 @@
-"""Requests with many entries do not block the loop, and have a limit."""
+"""Tests that requests with many entries do not block the event loop, and have a limit."""
 
 from __future__ import annotations
 

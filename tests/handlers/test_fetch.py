@@ -1,4 +1,4 @@
-"""Fetch: whole batches, in order, within limits, at every version."""
+"""Tests that Fetch returns whole batches, in order, within limits, at every version."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def test_every_version_returns_the_bytes_that_were_produced(with_broker: WithBro
             assert told[len(first) + 17 :] == second[17:]
             assert values(row) == [(at, value.encode()) for at, value in enumerate("abcde")]
             inside = await one(peer, version, topic_id, 4)
-            assert [at for at, _ in values(inside)] == [3, 4], "an offset inside a batch brings the whole batch"
+            assert [at for at, _ in values(inside)] == [3, 4], (
+                "for an offset inside a batch, the whole batch is returned"
+            )
             stable = await one(peer, version, topic_id, 0, isolation_level=1)
             assert bytes(stable.records) == told
             assert stable.aborted_transactions == []
@@ -122,7 +124,7 @@ def test_a_recreated_topic_is_not_served_under_the_old_id(with_broker: WithBroke
         goes_on = asking("t", old, session_id=by_id.session_id, session_epoch=by_id.epoch)
         told = rows(await peer.ask("Fetch", goes_on, version=ROW.max))
         assert told[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-        assert await by_name.fetch(1000) == 1, "by name it is the new topic"
+        assert await by_name.fetch(1000) == 1, "the name refers to the new topic"
 
     with_broker(scenario)
 
@@ -184,7 +186,7 @@ def test_a_fetch_waits_for_min_bytes(with_broker: WithBroker) -> None:
         async with dialled(node) as other:
             began = loop.time()
             assert bytes((await one(other, 18, topic_id, 0, max_wait_ms=60)).records) == b""
-            assert loop.time() - began >= 0.055, "without news it waits the whole time"
+            assert loop.time() - began >= 0.055, "without new records, it waits for the whole time"
             parked = asyncio.ensure_future(one(other, 18, topic_id, 0, max_wait_ms=30_000, min_bytes=2 * size))
             await put(peer, "t", b"a")
             assert values(await one(peer, 18, topic_id, 0, max_wait_ms=30_000)) == [(0, b"a")]
@@ -192,9 +194,9 @@ def test_a_fetch_waits_for_min_bytes(with_broker: WithBroker) -> None:
             await put(peer, "t", b"b")
             assert values(await parked) == [(0, b"a"), (1, b"b")]
             refused = await one(other, 18, topic_id, 99, max_wait_ms=30_000)
-            assert refused.error_code == ErrorCode.OFFSET_OUT_OF_RANGE, "an error does not wait"
+            assert refused.error_code == ErrorCode.OFFSET_OUT_OF_RANGE, "after an error, it does not wait"
             partition = node.broker.replication.hosting.leads("t", 0)
-            assert not partition.fetches, "an answered fetch waits no more"
+            assert not partition.fetches, "a completed fetch does not wait any longer"
 
     with_broker(scenario)
 
@@ -233,11 +235,11 @@ def test_a_session_returns_only_what_changed(version: int, with_broker: WithBrok
         await put(peer, "t", b"a", index=1)
         news = await go_on(2)
         assert (news.session_id, list(rows(news))) == (opened.session_id, [1])
-        assert list(rows(await go_on(3))) == [1], "records that the consumer has not moved past come again"
+        assert list(rows(await go_on(3))) == [1], "records after the consumer's position are returned again"
         assert rows(await go_on(4, want(1, 1))) == {}
         assert (await go_on(4)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
         assert (await go_on(6)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        assert (await go_on(5)).error_code == 0, "a refused request does not move the session on"
+        assert (await go_on(5)).error_code == 0, "a refused request does not advance the session"
         unknown = await go_on(1, session=opened.session_id ^ 1)
         assert (unknown.error_code, unknown.session_id) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
         await put(peer, "t", b"b", index=2)
@@ -323,7 +325,7 @@ ACTIONS = st.one_of(
 
 
 def test_a_consumer_that_follows_the_protocol_gets_every_record_once_and_in_order(tmp_path: Path) -> None:
-    """With any sequence of produces, fetches, subscriptions and removed partitions, and however often the session is
+    """This holds for any sequence of produces, fetches, subscriptions and removed partitions, even if the session is
     lost."""
     numbers = iter(range(1_000_000))
     with held(tmp_path / "data") as broker:
@@ -360,7 +362,7 @@ async def live(broker: Held, topic: str, history: list[tuple[str, int, int]], ve
         consumer.subscribe(index)
     while any(len(consumer.delivered[index]) < len(produced[index]) for index in range(4)):
         lost = consumer.lost
-        assert await consumer.fetch(1) or consumer.lost == lost + 1, "while records wait, every fetch brings some"
+        assert await consumer.fetch(1) or consumer.lost == lost + 1, "while there are records, every fetch returns some"
     assert consumer.delivered == produced
     row = await get(peer, topic, 0)
     assert [value for _, value in values(row)] == produced[0]

@@ -1,4 +1,5 @@
-"""A consumer in a rack is sent to the replica there, and every replica serves committed records (KIP-392)."""
+"""Tests that a consumer is directed to the replica in its rack, and that all replicas serve committed records
+(KIP-392)."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def test_which_consumer_is_sent_to_which_replica() -> None:
 
 
 def test_an_unauthorized_consumer_is_not_sent_elsewhere() -> None:
-    """Not even the high watermark is returned, whether another replica is nearer or not."""
+    """Not even the high watermark is returned, regardless of whether another replica is nearer."""
 
     async def scene(cluster: VirtualCluster) -> None:
         await cluster.create((1, 2, 3))
@@ -100,11 +101,11 @@ def test_a_follower_serves_committed_records_as_soon_as_it_has_them() -> None:
             row = await waiting
             assert (row.error_code, row.high_watermark, bool(row.records)) == (0, end + 1, True)
             assert cluster.loop.time() - before < 0.2, "followers learn of it without waiting for their next fetch"
-        # records that are not known to be committed stay hidden, even if the replica has them
+        # records that the replica has, but of which it does not know whether they are committed, are not returned
         cluster.machines[3].pause(True)
         end = cluster.replica(1).log.end
         unsure = asyncio.get_running_loop().create_task(cluster.put(b"z"))
-        await cluster.until(lambda: cluster.replica(2).log.end == end + 1, "the other replica has it")
+        await cluster.until(lambda: cluster.replica(2).log.end == end + 1, "the other replica has the record")
         row = await cluster.read(2, end)
         assert (row.error_code, bool(row.records), row.high_watermark) == (0, False, end)
         cluster.machines[3].pause(False)

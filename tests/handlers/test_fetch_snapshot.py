@@ -1,4 +1,4 @@
-"""FetchSnapshot over a socket: the file in pieces."""
+"""Tests FetchSnapshot over a socket, with a file in several pieces."""
 
 from __future__ import annotations
 

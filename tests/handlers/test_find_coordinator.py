@@ -1,4 +1,4 @@
-"""FindCoordinator over a socket, at every version."""
+"""Tests FindCoordinator over a socket, at every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeat over a socket, at every version."""
+"""Tests Heartbeat over a socket, at every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs over a socket: settings change while the broker runs, and survive a restart."""
+"""Tests IncrementalAlterConfigs over a socket. Settings change while the broker runs, and are kept after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InitProducerId: every id is new."""
+"""Tests that InitProducerId never assigns a producer id twice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_version_assigns_a_new_id(with_broker: WithBroker) -> None:
 
 
 def test_a_block_is_not_assigned_twice(tmp_path: Path) -> None:
-    """It is assigned once, even after a clean shutdown or a crash: blocks are records of the metadata log."""
+    """A block is assigned once, even after a clean shutdown or a crash, because it is a record of the metadata log."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:
@@ -50,7 +50,7 @@ def test_a_block_is_not_assigned_twice(tmp_path: Path) -> None:
 
 
 def test_a_transactional_producer_keeps_its_id_and_gets_the_next_epoch(tmp_path: Path) -> None:
-    """This holds even after a restart on the same directory."""
+    """This is also so after a restart with the same directory."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:

@@ -1,4 +1,4 @@
-"""InitializeShareGroupState over a socket."""
+"""Tests InitializeShareGroupState over a socket."""
 
 from __future__ import annotations
 

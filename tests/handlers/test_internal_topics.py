@@ -1,4 +1,4 @@
-"""No request can hide the state of coordinators, or let it expire."""
+"""Tests that no request can hide the state of coordinators or make it expire."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_their_cleanup_policy_stays(with_broker: WithBroker, name: str) -> None:
 
 
 def test_the_actual_number_of_partitions_counts(tmp_path: Path) -> None:
-    """The directory is from another broker, which had another number in its settings."""
+    """The directory is from another broker with a different number in its settings."""
 
     async def first(peer: Peer, node: Node) -> None:
         await make(peer, "__consumer_offsets", partitions=3)
@@ -119,7 +119,7 @@ HARMLESS = [(b"\x7f\xff", b"of a kind that is not known"), (b"\0\2\0\1g", None),
 
 
 async def put_as_admin(node: Node, name: str, records: bytes, acks: int = 1) -> tuple[int, list[int]]:
-    """Returns the error code, and the indexes of the invalid records."""
+    """Produce to an internal topic as an admin. Returns the error code, and the indexes of the invalid records."""
     row = api_table.by_name["Produce"]
     async with raw(node) as other:
         other.send(b"".join(encode_request(1, row, 9, produced(name, records=records, acks=acks), ADMIN)))
@@ -148,7 +148,7 @@ def test_records_that_a_coordinator_could_not_replay_are_refused(
 
 
 def test_records_of_a_coordinators_topic_have_a_size_limit(with_broker: WithBroker) -> None:
-    """Coordinators read a record in one go."""
+    """Coordinators read a record as a whole."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "__consumer_offsets", partitions=1)

@@ -1,4 +1,4 @@
-"""JoinGroup over a socket, at every version; tests/groups has the behaviour of groups."""
+"""Tests JoinGroup over a socket, at every version. The behaviour of groups is tested in tests/groups."""
 
 from __future__ import annotations
 

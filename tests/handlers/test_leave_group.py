@@ -1,4 +1,4 @@
-"""LeaveGroup over a socket, at every version."""
+"""Tests LeaveGroup over a socket, at every version."""
 
 from __future__ import annotations
 

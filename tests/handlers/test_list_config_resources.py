@@ -1,4 +1,4 @@
-"""ListConfigResources over a socket, at every version."""
+"""Tests ListConfigResources over a socket, at every version."""
 
 from __future__ import annotations
 

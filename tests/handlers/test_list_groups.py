@@ -1,4 +1,4 @@
-"""ListGroups over a socket, at every version."""
+"""Tests ListGroups over a socket, at every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOffsets: the ends of a partition, and offsets by time."""
+"""Tests ListOffsets: the ends of a partition, and offsets by time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def ask(peer: Peer, timestamp: int, version: int = 11, epoch: int = -1, to
 
 
 async def fill(peer: Peer) -> None:
-    """Write offsets 0..5; times 0, 0, 1000, 1000, 500, 500 after NOW_MS."""
+    """Write records at the offsets 0 to 5, with the times 0, 0, 1000, 1000, 500, 500 ms after NOW_MS."""
     await make(peer, "t")
     for later in (0, 1000, 500):
         await put(peer, "t", records=batch_of(b"a", b"b", first_ms=NOW_MS + later))
@@ -74,8 +74,8 @@ def test_an_empty_partition(with_broker: WithBroker) -> None:
 def test_a_leader_that_does_not_know_the_latest_offset_refuses(
     version: int, code: ErrorCode, with_broker: WithBroker
 ) -> None:
-    """After a crash with fsync=always, the end is known once it has been synced; until then, offsets must not go
-    back."""
+    """After a crash with fsync=always, the end is known only once it has been synced. Until then, the leader must not
+    return offsets, because they could go back."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await fill(peer)

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments over a socket."""
+"""Tests ListPartitionReassignments over a socket."""
 
 from __future__ import annotations
 

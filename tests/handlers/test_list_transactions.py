@@ -1,4 +1,4 @@
-"""ListTransactions over a socket, at every version."""
+"""Tests ListTransactions over a socket, at every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata: the current brokers, topics and leaders."""
+"""Tests Metadata, which returns the current brokers, topics and leaders."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ async def told(peer: Peer, request: metadata.Request, version: int = ROW.max) ->
 
 
 def test_clients_get_the_addresses_of_their_own_listener(with_broker: WithBroker) -> None:
-    """For example, clients inside and outside of a container network need different addresses."""
+    """For example, clients inside and outside a container network need different addresses."""
 
     async def scenario(inside: Peer, node: Node) -> None:
         outer = node.advertised[1]
         outside = await Peer.dial(node.broker.world.network, "127.0.0.1", outer.port)
         await outside.negotiate()
         request = metadata.Request(topics=None)
-        for _ in range(2):  # the second response comes from the cache
+        for _ in range(2):  # the second response is from the cache
             for peer, listener in ((inside, node.advertised[0]), (outside, outer)):
                 (broker,) = (await peer.ask("Metadata", request)).brokers
                 assert (broker.host, broker.port) == (listener.host, listener.port)
@@ -77,7 +77,7 @@ def test_cached_responses_are_not_shared_between_principals(with_broker: WithBro
             (topic,) = parse(metadata.Response, ROW.max, told).topics
             return int(topic.topic_authorized_operations)
 
-        for _ in range(2):  # the second response comes from the cache
+        for _ in range(2):  # the second response is from the cache
             assert await operations(BOB) == 1 << READ | 1 << DESCRIBE
             assert await operations(ANONYMOUS) == EVERY_OPERATION
         await create(peer, creation("t", READ, DENY))
@@ -117,7 +117,7 @@ def test_every_version_returns_brokers_topics_and_leaders(with_broker: WithBroke
 
 
 def test_no_response_is_without_brokers(with_broker: WithBroker) -> None:
-    """A fenced broker that knows no other one names itself: a client without brokers cannot recover."""
+    """A fenced broker that knows no other brokers returns itself, because a client without brokers cannot recover."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -228,7 +228,8 @@ def test_a_response_reflects_the_last_change(with_broker: WithBroker) -> None:
 
 
 def test_authorized_operations_are_returned_if_asked_for(with_broker: WithBroker) -> None:
-    """Bits by AclOperation, as in Kafka: for a topic from READ (3) to ALTER_CONFIGS (11), and those of a cluster."""
+    """The bits of AclOperation, as in Kafka: for a topic, those from READ (3) to ALTER_CONFIGS (11), and those of a
+    cluster."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -296,7 +297,8 @@ def test_responses_about_impossible_names_are_not_cached(with_broker: WithBroker
 
 
 def test_cached_answers_have_a_limit_in_bytes(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever names a client asks for, a few or so many that the response is made in turns."""
+    """The limit applies to requests with a few names, and to requests with so many that the response is built in
+    several turns."""
     monkeypatch.setattr(call_module, "ANSWERS_MAX_BYTES", 200_000)
 
     async def scenario(peer: Peer, node: Node) -> None:

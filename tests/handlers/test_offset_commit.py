@@ -1,4 +1,4 @@
-"""OffsetCommit over a socket, at every version."""
+"""Tests OffsetCommit over a socket, at every version."""
 
 from __future__ import annotations
 

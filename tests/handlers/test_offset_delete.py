@@ -1,4 +1,4 @@
-"""OffsetDelete over a socket."""
+"""Tests OffsetDelete over a socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.handlers.grouping import commit, committed, coordinator, member
 
 
 async def forget(peer: Peer, group: str, *topics: str) -> tuple[int, dict[str, list[int]]]:
-    """Delete the offsets of partitions 0 and 7 of topics with two partitions."""
+    """Delete the offsets of the partitions 0 and 7 of topics with two partitions. Returns the response."""
     partitions = [rpc.OffsetDeleteRequestPartition(partition_index=index) for index in (0, 7, -1)]
     asked = [rpc.OffsetDeleteRequestTopic(name=topic, partitions=partitions) for topic in topics]
     reply = await peer.ask("OffsetDelete", rpc.Request(group_id=group, topics=asked))

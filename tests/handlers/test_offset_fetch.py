@@ -1,4 +1,4 @@
-"""OffsetFetch over a socket, at every version."""
+"""Tests OffsetFetch over a socket, at every version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Found = list[tuple[str, list[tuple[int, int, int, str | None, int]]]]
 
 
 async def fetch(peer: Peer, version: int, group: str, topics: list[tuple[str, bytes, list[int]]] | None) -> Found:
-    """Topic (its name or, by id, the id in hex) -> (partition, offset, epoch, metadata, code)."""
+    """The (partition, offset, epoch, metadata, code) of each topic, by its name or, for requests with ids, by its id in
+    hex."""
     wanted = None
     if topics is not None:
         wanted = [rpc.OffsetFetchRequestTopics(name=n, topic_id=i, partition_indexes=p) for n, i, p in topics]

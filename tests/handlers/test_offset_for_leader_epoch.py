@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: the end of an epoch, now and after a restart."""
+"""Tests OffsetForLeaderEpoch, which returns the end of an epoch, before and after a restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN = (-1, -1)
 async def end_of(
     peer: Peer, epoch: int, *, current: int = -1, index: int = 0, topic: str = "t", version: int = ROW.max
 ) -> tuple[int, tuple[int, int]]:
-    """Ask for the end of an epoch; returns the error code, and (epoch, end offset)."""
+    """Request the end of an epoch. Returns the error code, and (epoch, end offset)."""
     asked = rpc.OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
     request = rpc.Request(replica_id=-1, topics=[rpc.OffsetForLeaderTopic(topic=topic, partitions=[asked])])
     (told,) = (await peer.ask("OffsetForLeaderEpoch", request, version=version)).topics[0].partitions

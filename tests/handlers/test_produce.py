@@ -1,4 +1,4 @@
-"""Produce: acknowledgements and error codes."""
+"""Tests the acknowledgements and error codes of Produce."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_version_appends_and_returns_the_offset(version: int, with_broker:
 def test_produces_above_the_waiting_limit_get_an_error(
     with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are sent in one turn of the loop, arrive in one event, and wait for the disk."""
+    """The requests are sent in one turn of the event loop, arrive in one event, and wait for the disk."""
     monkeypatch.setattr("kpybroker.replication.partition.partition.WAITERS_LIMIT", 2)
 
     async def scenario(peer: Peer, node: Node) -> None:
@@ -55,7 +55,7 @@ def test_produces_above_the_waiting_limit_get_an_error(
 
 
 def with_flag(records: bytes, attributes: int) -> bytes:
-    """The same batch with other attributes, and a CRC that fits."""
+    """The same batch with other attributes and the right CRC."""
     from kpybroker.wire.records.checksum import crc32c
 
     changed = bytearray(records)
@@ -65,7 +65,7 @@ def with_flag(records: bytes, attributes: int) -> bytes:
 
 
 def with_count(records: bytes, count: int) -> bytes:
-    """The same batch, with this number of records in its header."""
+    """The same batch with this number of records in its header."""
     changed = bytearray(records)
     changed[8:12] = (len(changed) - 12).to_bytes(4, "big")
     changed[23:27] = (count - 1).to_bytes(4, "big")
@@ -89,7 +89,7 @@ REFUSED = {
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     "more records than bytes": (with_count(GOOD, 1000), ErrorCode.INVALID_RECORD),
-    "two billion records in nothing": (with_count(GOOD[:61], 2**31 - 1), ErrorCode.INVALID_RECORD),
+    "two billion records in no bytes": (with_count(GOOD[:61], 2**31 - 1), ErrorCode.INVALID_RECORD),
     "from tomorrow": (batch_of(b"x", first_ms=NOW_MS * 10), ErrorCode.INVALID_TIMESTAMP),
 }
 

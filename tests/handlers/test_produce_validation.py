@@ -1,5 +1,5 @@
-"""Batches that take long to validate: other connections are served in the meantime, and nothing is reordered on the
-same connection."""
+"""Tests batches whose validation takes long: other connections are served, and nothing is reordered on the same
+connection."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_later_requests_wait_for_a_batch_that_is_recompressed(with_broker: WithB
 
 
 def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: WithBroker) -> None:
-    """It waits only for the append; with acks=all, followers take longer."""
+    """It waits only for the append. With acks=all, the acknowledgement takes longer because of the followers."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node):
@@ -131,7 +131,7 @@ def test_the_next_request_does_not_wait_for_the_acknowledgement(with_broker: Wit
 
 @asynccontextmanager
 async def without_places(node: Node) -> AsyncIterator[None]:
-    """Other batches are validated in all places in the meantime."""
+    """A context in which other batches occupy all places for validation."""
     over = threading.Event()
 
     def waits() -> Work[None]:
@@ -242,7 +242,7 @@ def test_large_and_small_and_broken_ones_in_one_request(with_broker: WithBroker)
 
 
 def test_surplus_batches_are_not_parsed(with_broker: WithBroker) -> None:
-    """One per partition is allowed; bytes after the second do not matter."""
+    """One batch per partition is allowed, so the bytes after the second batch are not parsed."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
@@ -308,7 +308,7 @@ def test_a_look_up_by_time_runs_over_several_turns(timestamp: int, found: int, w
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 def test_others_are_served_between_refused_batches(codec: Codec, with_broker: WithBroker) -> None:
-    """This holds for every record count that the headers claim."""
+    """This is so for every record count in the headers."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=60)
@@ -340,9 +340,8 @@ def test_others_are_served_between_large_batches_of_one_record(with_broker: With
 
 @pytest.mark.parametrize(("acks", "end"), [(1, 0), (0, 4 * MANY)])
 def test_validation_ends_with_its_connection(acks: int, end: int, with_broker: WithBroker) -> None:
-    """Reading is paused in the meantime, so that only the sweep notices the close. With acks=0 a producer may close
-    once it has sent.
-    """
+    """Reading is paused during the validation, so only the sweep notices that the connection is closed. With acks=0, a
+    producer may close its connection once it has sent its records."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=10)

@@ -1,4 +1,4 @@
-"""ReadShareGroupState over a socket."""
+"""Tests ReadShareGroupState over a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ReadShareGroupStateSummary over a socket."""
+"""Tests ReadShareGroupStateSummary over a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every API can refuse a whole request: the client gets a response, whatever raised the error."""
+"""Tests that every API can refuse a whole request: the client receives a response for every kind of error."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_refusal_with_acks_0_closes_the_connection() -> None:
 
 
 def test_a_produce_that_is_not_validated_in_time(with_broker: WithBroker) -> None:
-    """It gets a response, and so does the next request of its connection."""
+    """It receives a response, and so does the next request of its connection."""
     over = threading.Event()
 
     def waits() -> Work[None]:

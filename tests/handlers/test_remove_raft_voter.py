@@ -1,4 +1,4 @@
-"""RemoveRaftVoter over a socket."""
+"""Tests RemoveRaftVoter over a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RenewDelegationToken over a socket without a login. Kafka's responses are in tests/golden."""
+"""Tests RenewDelegationToken over a socket without a login. Kafka's responses are in tests/golden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SaslAuthenticate (36) over a listener without logins. Logins are in tests/server/test_sasl.py."""
+"""Tests SaslAuthenticate (36) over a listener without logins. Logins are in tests/server/test_sasl.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SaslHandshake (17) over a listener without logins. Logins are in tests/server/test_sasl.py."""
+"""Tests SaslHandshake (17) over a listener without logins. Logins are in tests/server/test_sasl.py."""
 
 from __future__ import annotations
 

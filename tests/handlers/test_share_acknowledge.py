@@ -1,4 +1,4 @@
-"""ShareAcknowledge over a socket, and what a restarted broker remembers of it."""
+"""Tests ShareAcknowledge over a socket, and the state that a restarted broker has stored of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_version_acknowledges(with_broker: WithBroker) -> None:
             told = await acknowledge(peer, topic_id, 1, (0, 9, ACCEPT), group_id=group, version=version)
             assert (told.error_code, codes(told)) == (0, [0])
             told = await acknowledge(peer, topic_id, 2, (0, 11, REJECT), group_id=group, version=version)
-            assert codes(told) == [0], "what is below the start is left out"
+            assert codes(told) == [0], "offsets below the start are omitted"
             assert (await acknowledge(peer, topic_id, 9, group_id=group, version=version)).error_code == (
                 ErrorCode.INVALID_SHARE_SESSION_EPOCH
             )

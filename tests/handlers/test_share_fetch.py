@@ -1,4 +1,4 @@
-"""ShareFetch over a socket: sessions, acquired records, fetches that wait, and what ends with a connection."""
+"""Tests ShareFetch over a socket: sessions, acquired records, waiting fetches, and the end of a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ShareGroupDescribe over a socket."""
+"""Tests ShareGroupDescribe over a socket."""
 
 from __future__ import annotations
 

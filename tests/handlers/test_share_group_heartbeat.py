@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat over a socket."""
+"""Tests ShareGroupHeartbeat over a socket."""
 
 from __future__ import annotations
 

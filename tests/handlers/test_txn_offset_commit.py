@@ -1,4 +1,5 @@
-"""TxnOffsetCommit: offsets take effect with their transaction, in both versions, also after a restart."""
+"""Tests that the offsets of TxnOffsetCommit take effect with their transaction, in both versions, even after a
+restart."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ async def prepared(peer: Peer) -> None:
 
 
 async def commit(peer: Peer, who: Who, offset: int, name: str = "x", version: int = 5, **facts: Any) -> int:
-    """Commit; returns the error code of the only partition."""
+    """Commit an offset. Returns the error code of the only partition."""
     row = rpc.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     request = rpc.Request(
         transactional_id=name,
@@ -46,7 +47,7 @@ async def commit(peer: Peer, who: Who, offset: int, name: str = "x", version: in
 
 
 async def fetch(peer: Peer, *, stable: bool) -> int:
-    """The offset, or the error code if there is one."""
+    """Fetch the offset. Returns it, or the error code if there is one."""
     asked = offset_fetch.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
     group = offset_fetch.OffsetFetchRequestGroup(group_id="g", topics=[asked])
     told = await peer.ask("OffsetFetch", offset_fetch.Request(require_stable=stable, groups=[group]), version=8)

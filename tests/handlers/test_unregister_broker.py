@@ -1,4 +1,4 @@
-"""UnregisterBroker over a socket."""
+"""Tests UnregisterBroker over a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UpdateFeatures over a socket, at every version."""
+"""Tests UpdateFeatures over a socket, at every version."""
 
 from __future__ import annotations
 

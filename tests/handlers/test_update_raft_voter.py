@@ -1,4 +1,4 @@
-"""UpdateRaftVoter to a controller: only changes are written to the log."""
+"""Tests that a controller writes only actual changes of UpdateRaftVoter to the log."""
 
 from __future__ import annotations
 

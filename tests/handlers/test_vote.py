@@ -1,4 +1,4 @@
-"""Vote over a socket: a granted vote is on disk, and survives a restart."""
+"""Tests Vote over a socket. A granted vote is on disk, and is kept after a restart."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def test_a_candidate_that_cannot_be_elected_gets_no_vote(
 
 
 def test_large_steps_do_not_exhaust_the_epochs(tmp_path: Path) -> None:
-    """Large steps reach at most half of all epochs; elections, which increment the epoch by one, continue."""
+    """Large steps reach at most half of all epochs. Elections, which increment the epoch by one, still work after
+    that."""
     half, last = 2**30, 2**31 - 1
 
     async def near(voter: Voter) -> None:
@@ -133,7 +134,7 @@ def stands_at(directory: Path, epoch: int) -> None:
 
 
 def test_a_voter_on_an_empty_directory_does_not_vote_for_candidates_with_a_log(tmp_path: Path) -> None:
-    """It may have lost a log, and a vote in it. It still takes part in a new cluster, also after restarts."""
+    """The voter may have lost a log and a vote. It can still take part in a new cluster, even after restarts."""
     log = {"last_offset_epoch": 1, "last_offset": 9}
 
     async def play(voter: Voter) -> None:

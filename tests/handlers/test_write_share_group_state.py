@@ -1,4 +1,4 @@
-"""WriteShareGroupState over a socket."""
+"""Tests WriteShareGroupState over a socket."""
 
 from __future__ import annotations
 

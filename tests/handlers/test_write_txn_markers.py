@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: a marker ends a transaction, and read_committed consumers see all of it or nothing."""
+"""Tests WriteTxnMarkers: a marker ends a transaction, and read_committed consumers see all or nothing of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transactional producer without a coordinator, on a broker that does not verify transactions."""
+"""Helpers for a transactional producer without a coordinator, on a broker that does not verify transactions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READ_COMMITTED = 1
 
 
 async def write(peer: Peer, producer_id: int, sequence: int, *values: bytes, epoch: int = 0, **facts: Any) -> Any:
-    """Produce within a transaction; the row of the only partition."""
+    """Produce within a transaction. Returns the row of the only partition."""
     facts = {"topic": "t", "index": 0, "transactional_id": f"id {producer_id}", "version": 11, **facts}
     records = batch_of(
         *values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True
@@ -38,7 +38,7 @@ def marker(producer_id: int, *, commits: bool, epoch: int = 0, coordinator_epoch
 
 
 async def end(peer: Peer, *markers: Any, version: int = 2) -> list[list[int]]:
-    """End the transaction; returns the error codes by marker and partition."""
+    """End the transaction. Returns the error codes by marker and partition."""
     told = await peer.ask("WriteTxnMarkers", rpc.Request(markers=list(markers)), version=version)
     return [[row.error_code for topic in one.topics for row in topic.partitions] for one in told.markers]
 
@@ -62,5 +62,5 @@ async def committed(peer: Peer, topic: str = "t", offset: int = 0) -> list[bytes
                 dropping.discard(batch.producer_id)
             elif not (batch.is_transactional and batch.producer_id in dropping):
                 found += [record.value or b"" for record in read_records(batch) if record.offset >= offset]
-        assert not aborted, "aborted transactions after the records are useless"
+        assert not aborted, "aborted transactions after the records must not be returned"
         offset = batches[-1].next_offset

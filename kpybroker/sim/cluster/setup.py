@@ -141,8 +141,8 @@ def setup_of(
     compacts: bool = False,
     moves: bool = False,
 ) -> Setup:
-    """Draw the setup of a seed. `replicas`: the largest replication factor (3). `faults`: those that may be drawn.
-    `transacts`, `compacts`, `moves`: force transactions, a compacted topic, and several log directories."""
+    """Draw the setup of a seed. `replicas` is the largest replication factor (3), `faults` limits the faults drawn;
+    `transacts`, `compacts` and `moves` force transactions, a compacted topic and several log directories."""
     most = min(replicas or REPLICAS_MAX, brokers)
     random = Random(f"setup {seed} {brokers}")
     fsync = random.choice(("always", "always", "page-cache"))

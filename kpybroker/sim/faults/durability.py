@@ -1,4 +1,5 @@
-"""Whether a cluster can lose the disk of a machine without losing data, and whether that disk is filled again."""
+"""Checks whether a cluster can lose the disk of a machine without losing data, and whether its replicas are
+restored."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ def _committed(brokers: list[Broker]) -> int:
 
 
 def others_have_all(machine: SimMachine, machines: list[SimMachine]) -> bool:
-    """All nodes run with a current registration, and the others have the metadata and an in-sync replica of every
-    partition of this machine.
+    """Whether all nodes run with a current registration, and the others have the metadata and an in-sync replica of
+    every partition of this machine.
 
-    Current, because a node that came back after a power loss is in the ISR with data missing until it registers.
+    The registration must be current, because after a power loss a node is in the ISR without all data until it
+    registers.
     """
     brokers = _running(machines)
     if len(brokers) < len(machines):
@@ -40,7 +42,7 @@ def others_have_all(machine: SimMachine, machines: list[SimMachine]) -> bool:
 
 
 def is_whole(machine: SimMachine, machines: list[SimMachine]) -> bool:
-    """The machine has all committed metadata, and is in the ISR of all its partitions."""
+    """Whether the machine has all committed metadata, and is in the ISR of all its partitions."""
     if machine.node is None:
         return False
     brokers, broker = _running(machines), machine.node.broker

@@ -1,4 +1,4 @@
-"""The fault of a disk that hangs, and the check that the other nodes continue to work meanwhile."""
+"""Simulates disks that hang, and checks that the other nodes continue to work during this time."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 HANG_S = (5.0, 20.0)
 SPARE_S = 3.0
-"""Allowance for an election, and for heartbeats and fetches in flight."""
+"""Additional time for an election, and for heartbeats and fetches in flight."""
 LOOKS_EVERY_S = 0.1
 
 Progress = dict[tuple[int, bytes, int], tuple[int, float]]
-"""(leader, topic id, partition) -> a high watermark below the end of the log, and since when it has not moved."""
+"""A high watermark below the end of the log, and the time of its last change, by leader, topic id and partition."""
 
 
 class Hanging:
-    """Lets disks hang. If all other nodes are whole when a hang begins, no high watermark may stand still for longer
-    than a broker session and two fetch timeouts of the quorum, plus `SPARE_S`."""
+    """Makes disks hang. If all other nodes have their data when a hang begins, no high watermark may be stuck for
+    longer than a broker session and two fetch timeouts of the quorum, plus `SPARE_S`."""
 
     def __init__(self, setup: Setup, machines: list[SimMachine], history: History) -> None:
         self._setup = setup
@@ -40,7 +40,7 @@ class Hanging:
         self._ends_s = 0.0
 
     async def hang(self, machine: SimMachine) -> None:
-        """Let one log directory of a machine hang for a while."""
+        """Make one log directory of a machine hang for a while."""
         loop, process = asyncio.get_running_loop(), machine.process
         seconds = self._random.uniform(*HANG_S)
         if process is None:
@@ -50,7 +50,7 @@ class Hanging:
         machine.storage.stall(loop.time() + seconds, below)
         self._ends_s = max(self._ends_s, machine.storage.stalled_until_s)
         others = [other for other in self._machines if other is not machine]
-        # while voters change, this machine may be one of only two
+        # while voters change, this machine may be one of only two voters
         is_watched = not self._setup.voters_change and all(is_whole(other, self._machines) for other in others)
         self._history.count("watched hangs", is_watched)
         progress: Progress = {}
@@ -61,11 +61,11 @@ class Hanging:
         machine.storage.stall(0.0, below)
 
     async def end(self) -> None:
-        """Wait until the writes that were given to hanging disks are done."""
+        """Wait until the writes to hanging disks are done."""
         await asyncio.sleep(self._ends_s - asyncio.get_running_loop().time() + SPARE_S)
 
     def _goes_on(self, progress: Progress) -> bool:
-        """Check every partition that has enough replicas without one node. Returns False after a breach."""
+        """Check every partition that has enough replicas even without one node. Returns False after a breach."""
         now_s = asyncio.get_running_loop().time()
         brokers = {each.node.broker.node_id: each.node.broker for each in self._machines if each.node is not None}
         newest = max((broker.metadata.image for broker in brokers.values()), key=lambda image: image.offset)

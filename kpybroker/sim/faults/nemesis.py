@@ -1,4 +1,4 @@
-"""Faults: each breaks something for a while and repairs it. `Nemesis` limits how many machines are broken at once."""
+"""Injects faults, each of which is repaired after a while. The number of broken machines is limited."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kpybroker.sim.world.history import History
 from kpybroker.sim.world.network import Fabric
 
 RESTART_ODDS = 0.5
-"""The odds that a node is stopped, and not killed, for the restart after a disk fault."""
+"""The probability that a node is stopped, and not killed, for the restart after a disk fault."""
 
 
 class Nemesis:
-    """Injects random faults for the duration in the setup, then repairs everything."""
+    """Injects random faults for the time in the setup, and then repairs all of them."""
 
     def __init__(
         self, setup: Setup, machines: list[SimMachine], clients: list[str], fabric: Fabric, history: History
@@ -36,7 +36,8 @@ class Nemesis:
         self._broken: dict[str, None] = {}
         """Names of machines that are down or unreachable."""
         self._lost_power: dict[int, int] = {}
-        """Node id -> broker epoch at its last power loss, which may have taken what was only in its page cache."""
+        """The broker epoch at the last power loss, by node id. Data that was only in the page cache may have been
+        lost."""
         self._under_way: list[asyncio.Task[None]] = []
         self._hanging = Hanging(setup, machines, history)
         self._faults: dict[str, Callable[[SimMachine], Awaitable[None]]] = {
@@ -88,7 +89,7 @@ class Nemesis:
             self._broken.pop(machine.name, None)
 
     async def mend(self) -> None:
-        """Repair everything, and start every node that is down."""
+        """Repair all faults, and start every node that is down."""
         self._history.note("nemesis", "repairs everything")
         for task in self._under_way:
             task.cancel()
@@ -130,8 +131,8 @@ class Nemesis:
         await self._until_known(machine)
 
     async def _fuse(self, machine: SimMachine) -> None:
-        """The process dies in the middle of a write to its disk; if power loss is among the faults, half of the time
-        the machine loses power too."""
+        """Kill the process in the middle of a write to its disk. If power loss is among the faults, the machine also
+        loses power in half of the cases."""
         takes_power = "power_loss" in self._setup.faults and self._random.random() < 0.5
         machine.light_fuse(
             self._random.choice((0, 1, 3, 10, 40)), takes_power=lambda: takes_power and self._may_lose_power(machine)
@@ -163,11 +164,11 @@ class Nemesis:
         return max(images, key=lambda image: image.offset, default=Image())
 
     def _has_all(self, image: Image, node_id: int) -> bool:
-        """Whether an in-sync node has all records: after a power loss, only once it has registered again."""
+        """Whether an in-sync node has all records. After a power loss, this is so only once it has registered again."""
         return image.brokers[node_id].epoch > self._lost_power.get(node_id, -1)
 
     async def _until_known(self, machine: SimMachine) -> None:
-        """Wait until a node has registered again. Until then it is in the ISR with data missing, and counts as
+        """Wait until a node has registered again. Until then, it is in the ISR although it lacks data, and counts as
         broken."""
         while not self._setup.outlives_power:
             image = self._newest_image()
@@ -219,7 +220,7 @@ class Nemesis:
         return [other.setup.address for other in self._machines if other is not machine]
 
     async def _partition(self, machine: SimMachine) -> None:
-        """Split the nodes into two groups; clients still reach all of them."""
+        """Split the nodes into two groups. Clients still reach all nodes."""
         addresses = [one.setup.address for one in self._machines]
         left = [address for address in addresses if self._random.random() < 0.5]
         for one in left:
@@ -231,7 +232,7 @@ class Nemesis:
         self._fabric.heal()
 
     async def _one_way(self, machine: SimMachine) -> None:
-        """Cut one direction between the machine and all others, or one of them."""
+        """Cut one direction between the machine and all other machines, or one of them."""
         others = self._others(machine)
         if others and self._random.random() < 0.5:
             others = [self._random.choice(others)]
@@ -245,7 +246,8 @@ class Nemesis:
         self._fabric.heal()
 
     async def _deaf(self, machine: SimMachine) -> None:
-        """The machine receives from clients but from no other node; all receive from it. So no node fetches from it."""
+        """Let the machine receive data from clients only, while all nodes receive from it. So no node can fetch from
+        it."""
         for other in self._others(machine):
             self._fabric.cut(other, machine.setup.address)
         await self._while(2.0, 10.0)
@@ -282,8 +284,8 @@ class Nemesis:
         storage.slow_writes(0.0, below)
 
     async def _lost_directory(self, machine: SimMachine) -> None:
-        """Replace the disk by an empty one, if the others have its data. The machine counts as broken until it is
-        filled again."""
+        """Replace the disk by an empty one if other machines have its data. The machine counts as broken until its
+        replicas are restored."""
         if not others_have_all(machine, self._machines):
             return
         machine.stay_down()
@@ -303,14 +305,14 @@ class Nemesis:
         machine.has_disk_trouble(True)
         odds, below = self._random.choice((0.02, 0.2, 1.0)), ""
         if len(self._setup.log_dirs) > 1 and self._random.random() < 0.7:
-            below = self._setup.log_dirs[-1]  # the metadata log is not there
+            below = self._setup.log_dirs[-1]  # it does not have the metadata log
         machine.storage.fail(odds, below)
         await self._while(0.2, 4.0)
         machine.storage.mend()
         await self._restart_after_trouble(machine)
 
     async def _bad_file(self, machine: SimMachine) -> None:
-        """Make some files of one partition unwritable, while all other files are good."""
+        """Make some files of one partition unwritable, and no other files."""
         parents = [path for path in self._setup.log_dirs if machine.storage.find(path) is not None]
         directories = [f"{path}/{name}/" for path in parents for name in sorted(machine.storage.folder(path).names)]
         found = [path for path in directories if path[:-1].rpartition("-")[2].isdecimal()]

@@ -1,4 +1,4 @@
-"""A compacted topic is a table: a consumer that reads it to the end has the newest record of each key."""
+"""Checks compacted topics (tables): a consumer that reads a table to the end has the newest record of each key."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from kpybroker.topics import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """Which records a table may have deleted, by their age in seconds."""
+    """The ages in seconds from which a table may have deleted records."""
 
     tombstones_s: float
-    """A tombstone of that age may be gone, and a replica that was down may still have the record it deleted."""
+    """A tombstone of this age may be deleted, and a replica that was down may still have the record that it deleted."""
     markers_s: float = math.inf
-    """The marker of an aborted transaction of that age may be gone, and a replica that was away before it got the
-    marker may show the records."""
+    """The marker of an aborted transaction of this age may be deleted, and a replica that was down and did not receive
+    the marker may return the records."""
     records_s: float = math.inf
-    """Retention may have deleted records of that age."""
+    """Retention may have deleted records of this age."""
 
 
 def is_settled(sent: Sent) -> bool:
-    """The record is acknowledged with an offset and, if transactional, committed."""
+    """Whether the record is acknowledged with an offset and, if it is transactional, committed."""
     is_there = sent.is_acked and sent.offset >= 0
     return is_there and (sent.transaction is None or sent.transaction.is_committed is True)
 
 
 def is_void(sent: Sent) -> bool:
-    """The record belongs to a transaction that will never be committed."""
+    """Whether the record belongs to a transaction that will never be committed."""
     transaction = sent.transaction
     return transaction is not None and (transaction.is_committed is False or not transaction.commit_asked)
 
@@ -43,9 +43,10 @@ def check_table(
     end: int,
     since_s: float = math.inf,
 ) -> None:
-    """Compare all committed records below `end`, as read, with those that were acknowledged.
+    """Compare all committed records that were read below `end` with those that were acknowledged.
 
-    `since_s`: when reading began, for checks during a run. Only keys are checked that no client has written to since.
+    `since_s`: the time at which reading began, for checks during a run. A key is checked only if no client has written
+    to it since then.
     """
     where, ledger = f"{place[0]}-{place[1]}", history.ledger(place)
     offsets: dict[bytes, int] = {}

@@ -1,4 +1,4 @@
-"""`python -m kpybroker.sim.mutants`: find the seed that catches each mutant."""
+"""`python -m kpybroker.sim.mutants`: finds the seed that catches each mutant."""
 
 from kpybroker.sim.mutants.catalog import main
 

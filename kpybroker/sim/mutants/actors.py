@@ -114,7 +114,7 @@ def _changes_no_broker(difference: Callable[..., list[Any]]) -> Callable[..., li
 
 
 async def _stays_away(_: Lifecycle) -> None:
-    """An unregistered broker does not register again."""
+    """Do nothing, so that an unregistered broker does not register again."""
 
 
 ACTOR_MUTANTS = (
@@ -147,7 +147,7 @@ ACTOR_MUTANTS = (
         actors=("deletion",),
     ),
     Mutant(
-        "a look-up by time finds the first record of a batch",
+        "a lookup by time finds the first record of a batch",
         (Patch(timestamps, "_record_in", _first_of_the_batch),),
         ("crash",),
         actors=("times",),
@@ -159,7 +159,7 @@ ACTOR_MUTANTS = (
         actors=("compression",),
     ),
     Mutant(
-        "with acks=0 a batch is appended twice",
+        "with acks=0, a batch is appended twice",
         (Patch(append, "admit", _twice_where_nobody_asks(append.admit)),),
         ("crash",),
         actors=("acks_none",),
@@ -172,14 +172,14 @@ ACTOR_MUTANTS = (
         actors=("partitions",),
     ),
     Mutant(
-        "the preferred replica is elected though it is not in sync",
+        "the preferred replica is elected although it is not in sync",
         (Patch(PartitionChange, "_clean_leader", _first_one_leads(PartitionChange._clean_leader)),),
         NODES,
         brokers=3,
         actors=("elections",),
     ),
     Mutant(
-        "a broker setting is acknowledged but not kept",
+        "a broker setting is acknowledged but not stored",
         (Patch(configs, "_difference", _changes_no_broker(configs._difference)),),
         ("crash",),
         actors=("settings",),

@@ -1,4 +1,4 @@
-"""All mutants. A mutant is a deliberate bug: a patch to the product that some seed must catch.
+"""Lists all mutants. A mutant is a deliberate bug: a patch to the product that the checks of some seed must catch.
 
 `python -m kpybroker.sim.mutants` prints for each mutant the seed that caught it and the breach that it found.
 """
@@ -41,7 +41,7 @@ async def _syncs_nothing(*_: Any) -> None:
 
 
 def _without_names(sync_with: Callable[..., Any]) -> Callable[..., Any]:
-    """Directories are not synced."""
+    """Do not sync directories."""
 
     async def careless(syncing: GroupSync, paths: list[str], in_one_go: Callable[[], None], *directories: str) -> None:
         if not directories:
@@ -94,7 +94,7 @@ ONE_BROKER = (
         POWER,
     ),
     Mutant(
-        "acknowledged when written, though fsync=always",
+        "records are acknowledged when written, although fsync=always",
         (Patch(Partition, "committable_end", property(lambda self: self.log.written_end)),),
         POWER,
     ),
@@ -109,14 +109,14 @@ ONE_BROKER = (
         (Patch(recovery, "load_producers", lambda *_: ProducerStates()),),
         ("crash", "fuse"),
     ),
-    Mutant("answers are sent before their records are committed", (Patch(Runner, "_hold", _settles_at_once),), POWER),
+    Mutant("responses are sent before their records are committed", (Patch(Runner, "_hold", _settles_at_once),), POWER),
     Mutant(
-        "snapshots forget producer ids",
+        "snapshots lack producer ids",
         (Patch(Image, "records", _forgets_producer_ids(Image.records)),),
         ("crash", "restart"),
     ),
     Mutant(
-        "latest offsets are answered before the high watermark is known",
+        "latest offsets are returned before the high watermark is known",
         (Patch(list_offsets, "_look_up", _latest_as_it_comes(list_offsets._look_up)),),
         POWER,
     ),
@@ -136,11 +136,11 @@ ALL = (
 
 
 MISFIT = re.compile(r"TypeError\(.*(unexpected keyword|positional argument|required keyword)")
-"""The error of a patch whose arguments do not fit the function it replaces. Such a patch proves nothing."""
+"""The error of a patch whose arguments do not fit the function that it replaces. It must not count as caught."""
 
 
 def hunt(mutant: Mutant, first: int, seeds_max: int) -> RunOutcome | None:
-    """The outcome of the first seed that catches the mutant; None if it survives."""
+    """The outcome of the first seed that catches the mutant; None if no seed catches it."""
     with mutant.alive():
         for seed in range(first, first + seeds_max):
             faults = mutant.faults or None

@@ -1,4 +1,4 @@
-"""Mutants that report a log end that is only in memory."""
+"""Mutants that report a log end whose batches are only in memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def _synced_already(_: MetadataLog) -> None:
 
 CLAIMERS = (
     Mutant(
-        "a follower fetches from beyond what it has written",
+        "a follower fetches from beyond its written records",
         (
             Patch(fetch_plan, "position_of", _place_of_what_is_queued),
             Patch(fetcher, "position_of", _place_of_what_is_queued),
@@ -46,7 +46,7 @@ CLAIMERS = (
         brokers=3,
     ),
     Mutant(
-        "a voter fetches from beyond what it has synced",
+        "a voter fetches from beyond its synced records",
         (
             Patch(MetadataLog, "synced", _synced_already),
             Patch(MetadataLog, "is_safe", property(lambda log: True)),

@@ -38,7 +38,7 @@ def _drops_nothing(*_: Any) -> bool:
 
 CLEANERS = (
     Mutant(
-        "cleaning takes the newest record of a key for an older one",
+        "cleaning mistakes the newest record of a key for an older one",
         (Patch(OffsetMap, "put", _expects_a_newer(OffsetMap.put)),),
         ("crash", "pause"),
         brokers=3,
@@ -52,7 +52,7 @@ CLEANERS = (
         compacts=True,
     ),
     Mutant(
-        "cleaning takes aborted records for committed ones",
+        "cleaning treats aborted records as committed",
         (Patch(CleanedTransactions, "drops", _drops_nothing),),
         ("crash", "pause"),
         brokers=3,

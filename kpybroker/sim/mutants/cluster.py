@@ -28,7 +28,7 @@ def _agreed_with_oneself(_: Followers, own_end: int, *__: Any) -> int:
 
 
 def _parts_nowhere(*_: Any) -> None:
-    """The leader never answers with a diverging epoch."""
+    """Never return a diverging epoch from the leader."""
 
 
 def _forgets_odd_epochs(assign: Callable[..., None]) -> Callable[..., None]:
@@ -93,7 +93,7 @@ def _without_two(voters: VoterSet, node_id: int) -> VoterSet:
 
 THREE_BROKERS = (
     Mutant(
-        "acks=all is answered before followers have the records",
+        "acks=all is acknowledged before followers have the records",
         (Patch(append, "ACKS_ALL", -99), Patch(reply, "ACKS_ALL", -99)),
         NODES,
         brokers=3,
@@ -106,7 +106,7 @@ THREE_BROKERS = (
     ),
     Mutant("followers do not truncate", (Patch(replica, "parted", _parts_nowhere),), NODES, brokers=3),
     Mutant(
-        "leader epochs are forgotten",
+        "leader epochs are not stored",
         (Patch(LeaderEpochs, "assign", _forgets_odd_epochs(LeaderEpochs.assign)),),
         NODES,
         brokers=3,
@@ -119,7 +119,7 @@ THREE_BROKERS = (
         brokers=3,
     ),
     Mutant(
-        "an Image is published past the quorum's high watermark",
+        "an Image is published beyond the quorum's high watermark",
         (Patch(Replay, "appended", _commits_at_once(Replay.appended)),),
         OUT_OF_REACH,
         brokers=3,

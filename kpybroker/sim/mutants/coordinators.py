@@ -97,7 +97,7 @@ COORDINATORS = (
         MOVES,
         brokers=3,
     ),
-    Mutant("the last stable offset is forgotten", (Patch(Log, "stable_below", _whole),), MOVES, brokers=3),
+    Mutant("the last stable offset is ignored", (Patch(Log, "stable_below", _whole),), MOVES, brokers=3),
     Mutant(
         "a producer id is assigned twice",
         (Patch(ProducerIds, "next", _gives_each_twice(ProducerIds.next)),),
@@ -117,7 +117,7 @@ COORDINATORS = (
         brokers=3,
     ),
     Mutant(
-        "timeouts run on the wall clock",
+        "timeouts use the wall clock",
         (Patch(SimWorld, "steady_ms", _says_wall_time),),
         ("clock_skew",),
         brokers=3,

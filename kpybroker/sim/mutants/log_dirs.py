@@ -43,7 +43,7 @@ MOVERS = (
         moves=True,
     ),
     Mutant(
-        "a future replica keeps what the current one has truncated",
+        "a future replica keeps records that the current one has truncated",
         (Patch(replica_moves, "truncate_like", _does_nothing),),
         FAULTS,
         brokers=3,
@@ -57,7 +57,7 @@ MOVERS = (
         moves=True,
     ),
     Mutant(
-        "a recreated topic keeps the log start of the old one",
+        "a recreated topic keeps the log start of the old topic",
         (Patch(LogDirectory, "_write_without_stale", _keeps_the_files),),
         ("crash",),
     ),

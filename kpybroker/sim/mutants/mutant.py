@@ -1,4 +1,4 @@
-"""A mutant: patches that put a bug into the product, and the faults that reveal it."""
+"""Defines a mutant: patches that add a bug to the product, and the faults that reveal the bug."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Patch(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """A deliberate bug. Its seeds draw only from `faults`, or from all faults if there are none."""
+    """A deliberate bug. Its seeds draw faults only from `faults`, or from all faults if it is empty."""
 
     description: str
     patches: tuple[Patch, ...]
@@ -27,7 +27,7 @@ class Mutant(NamedTuple):
     compacts: bool = False
     moves: bool = False
     actors: tuple[str, ...] = ()
-    """The only actors that take part beside the clients of every run."""
+    """The only actors that take part, besides the clients of every run."""
 
     @contextmanager
     def alive(self) -> Iterator[None]:
@@ -38,6 +38,6 @@ class Mutant(NamedTuple):
 
 
 def force(target: Any, **values: Any) -> None:
-    """Assign attributes of another object, as no correct code does."""
+    """Assign attributes of another object, which correct code must not do."""
     for name, value in values.items():
         setattr(target, name, value)

@@ -1,4 +1,4 @@
-"""Mutants that let in or serve clients that they must refuse: logins, sessions, tokens, ACLs, forwarded requests."""
+"""Mutants that accept logins or serve requests that must be refused: sessions, tokens, ACLs, forwarded requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 ACTOR = ("principals",)
 NODES = ("crash", "pause", "partition", "isolate", "slow_node")
 OF_IMAGE = 6
-"""How many elements of the key of a cached Metadata response do not depend on the caller."""
+"""The number of elements in the key of a cached Metadata response that do not depend on the caller."""
 
 
 def _never_ends(during_session: Callable[..., Verdict]) -> Callable[..., Verdict]:
@@ -105,7 +105,7 @@ PRINCIPALS = (
         actors=ACTOR,
     ),
     Mutant(
-        "after a new login a connection's requests are those of the old one",
+        "after a renewed login, requests have the principal of the old one",
         (Patch(Connection, "log_in", _stays_the_same),),
         ("crash",),
         actors=ACTOR,
@@ -125,14 +125,14 @@ PRINCIPALS = (
         actors=ACTOR,
     ),
     Mutant(
-        "a delegation token logs in after it has expired",
+        "a delegation token is accepted after it has expired",
         (Patch(DelegationToken, "has_expired", lambda *_: False),),
         NODES,
         brokers=3,
         actors=ACTOR,
     ),
     Mutant(
-        "an OAUTHBEARER token logs in after it has expired",
+        "an OAUTHBEARER token is accepted after it has expired",
         (Patch(UnsecuredCheck, "_check_times", _believes),),
         ("crash",),
         actors=ACTOR,
@@ -145,14 +145,14 @@ PRINCIPALS = (
         actors=ACTOR,
     ),
     Mutant(
-        "a removed user of SCRAM gets in",
+        "a removed SCRAM user can log in",
         (Patch(ScramExchange, "_find", _remembers(ScramExchange._find)),),
         NODES,
         brokers=3,
         actors=ACTOR,
     ),
     Mutant(
-        "any password of PLAIN is right",
+        "any PLAIN password is accepted",
         (Patch(plain, "hmac", SimpleNamespace(compare_digest=lambda *_: True)),),
         ("crash",),
         actors=ACTOR,

@@ -1,4 +1,4 @@
-"""Mutants with bugs that show when a device is slow or hangs."""
+"""Mutants with bugs that have an effect only when a device is slow or hangs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.storage.log.write_behind import WriteBehind
 
 
 def _writes_on_the_loop(log: Log, *, wait: bool = True) -> None:
-    """Writes on the loop, as if no device were ever slow."""
+    """Write on the event loop, even if the device is slow."""
     segment = log.segments.active
     position = segment.written_bytes
     if log._queue:
@@ -21,7 +21,7 @@ def _writes_on_the_loop(log: Log, *, wait: bool = True) -> None:
 
 
 def _forgets_later_ones(behind: WriteBehind, data: bytes, end: int, *, waits: bool) -> None:
-    """Counts batches that are flushed while a thread writes as if that thread had written them."""
+    """Count batches that are flushed during a thread's write as written by that thread."""
     if behind._under_way is None:
         behind._chunks.append((data, end))
         behind._files.device.queue(len(data))
@@ -31,12 +31,12 @@ def _forgets_later_ones(behind: WriteBehind, data: bytes, end: int, *, waits: bo
 
 
 def _sees_nothing(watch: DiskWatch) -> None:
-    """Never notices a disk that hangs."""
+    """Never detect a disk that hangs."""
 
 
 STALLS = (
     Mutant(
-        "slow writes stay on the loop",
+        "slow writes block the event loop",
         (Patch(Log, "flush", _writes_on_the_loop),),
         (WRITE_STALL,),
     ),
@@ -51,7 +51,7 @@ STALLS = (
         (WRITE_STALL,),
     ),
     Mutant(
-        "a broker stays leader though its disk hangs",
+        "a broker stays leader although its disk hangs",
         (Patch(DiskWatch, "look", _sees_nothing),),
         (DISK_HANG,),
         brokers=3,

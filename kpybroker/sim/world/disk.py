@@ -1,4 +1,4 @@
-"""The disk as one process sees it: the World's access to a `Storage`."""
+"""The disk of one simulated process: its World's access to a `Storage`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kpybroker.world import Buffer
 from kpybroker.world.devices import Device, Devices
 
 RECORDS = ".log"
-"""Suffix of the files whose writes must not block the loop."""
+"""The suffix of the files whose writes must not block the loop."""
 THREAD_S = 0.0001
-"""How long it takes to hand a write to a thread."""
+"""The time that it takes to pass a write to a thread."""
 
 
 class Opened(NamedTuple):
@@ -27,7 +27,7 @@ class Opened(NamedTuple):
 
 
 class SimWrite:
-    """A write on a thread: it happens when the device is ready, or when the loop waits for its result."""
+    """A write on a thread. It takes effect when the device is ready, or when the loop waits for its result."""
 
     def __init__(self, disk: SimDisk, handle: int, data: bytes, offset: int, stalled_s: float) -> None:
         self._disk = disk
@@ -60,7 +60,8 @@ class SimWrite:
 
 
 class SimDisk:
-    """The files of one process. `fuse`: after how many more writes the process dies in the middle of one."""
+    """The files of one process. `fuse`: the number of writes after which the process dies in the middle of the next
+    one."""
 
     def __init__(
         self, storage: Storage, loop: VirtualLoop, owner: Owner, number: int, random: Random, wall_ms: Callable[[], int]
@@ -74,7 +75,7 @@ class SimDisk:
         self._opened: dict[int, Opened] = {}
         self._next_handle = 3
         self.handles_max = -1
-        """How many files may be open; -1 for no limit."""
+        """The most files that may be open; -1 for no limit."""
         self._devices = Devices()
         self._thread_free_at_s: dict[Device, float] = {}
         self.fuse = -1
@@ -87,14 +88,14 @@ class SimDisk:
             raise Dead
 
     def light_fuse(self, changes: int, on_fuse: Callable[[], None]) -> None:
-        """Make the process die in the middle of the write that follows `changes` others."""
+        """Kill the process in the middle of the write that follows `changes` other changes."""
         self.fuse, self.on_fuse = changes, on_fuse
 
     def put_out_fuse(self) -> None:
         self.fuse = -1
 
     def leave_handles(self, free: int) -> None:
-        """Let the process open only `free` more files."""
+        """Limit the process to opening `free` more files."""
         self.handles_max = self.handles + free
 
     def free_handles(self) -> None:
@@ -102,8 +103,8 @@ class SimDisk:
         self.handles_max = -1
 
     def _change(self, path: str, *, by_thread: bool = False) -> None:
-        """Called before every write. Raises Dead for a dead process or when the fuse goes off, OSError for a failing
-        device, and blocks the process if the device stalls."""
+        """Called before every write. Raises Dead if the process is dead or its fuse ends, and OSError if the device
+        fails; blocks the process if the device stalls."""
         self._look()
         if self.fuse >= 0:
             self.fuse -= 1
@@ -122,7 +123,7 @@ class SimDisk:
             self.device(path).took(stalled_s, self._loop.time())
 
     def _stalled_s(self, path: str, now_s: float | None = None) -> float:
-        """How long a write to this path that begins at `now_s` has to wait for the device."""
+        """The time for which a write to this path that begins at `now_s` must wait for the device."""
         storage = self._storage
         slow_s = storage.slow_s if storage.slow_s and path.startswith(storage.slow_below) else 0.0
         return max(self._hangs_for_s(path, now_s), slow_s)
@@ -150,7 +151,7 @@ class SimDisk:
 
     @property
     def handles(self) -> int:
-        """How many files are open."""
+        """The number of open files."""
         return len(self._opened)
 
     def open(self, path: str, *, create: bool = False) -> int:
@@ -171,7 +172,7 @@ class SimDisk:
 
     def close(self, handle: int) -> None:
         if not self._owner.alive:
-            return  # called by an abandoned generator of a dead process
+            return  # an abandoned generator of a dead process calls this
         closed = self._opened.pop(handle)
         if self._storage.locks.get(closed.file) == self._number:
             del self._storage.locks[closed.file]
@@ -193,7 +194,7 @@ class SimDisk:
         return self._file(handle).content[offset : offset + size]
 
     def give_back(self, found: Buffer) -> None:
-        """Nothing to do: every read allocates its own memory."""
+        """Does nothing, because every read allocates its own memory."""
 
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
         self._look()
@@ -219,7 +220,7 @@ class SimDisk:
         return SimWrite(self, handle, data, offset, self._stalled_s(self._opened[handle].path))
 
     def write_by_thread(self, handle: int, data: bytes, offset: int, took_s: float, left_s: float) -> None:
-        """Write on a thread, which takes `took_s`. The loop blocks for `left_s` if it needs the result earlier. Raises
+        """Write on a thread, which takes `took_s`. If the loop needs the result earlier, it blocks for `left_s`. Raises
         OSError."""
         if left_s > 0:
             self._loop.block(self._owner, left_s)
@@ -324,7 +325,7 @@ class SimDisk:
         return handle
 
     def let_go(self) -> None:
-        """The process has ended: the kernel closes its files."""
+        """Close all files, as the kernel does when a process has ended."""
         for opened in self._opened.values():
             if self._storage.locks.get(opened.file) == self._number:
                 del self._storage.locks[opened.file]
@@ -341,7 +342,7 @@ class SimDisk:
         mark = node.mark
         await asyncio.sleep(self._latency_s(path))
         while (left_s := self._hangs_for_s(path)) > 0:
-            await asyncio.sleep(left_s)  # the disk began to hang meanwhile: the thread waits, the loop does not
+            await asyncio.sleep(left_s)  # the disk has begun to hang: the thread waits, but not the loop
             self._look()
         self._change(path, by_thread=True)
         node.reached_disk(mark)
@@ -365,7 +366,7 @@ class SimDisk:
         folder.reached_disk(folder.mark)
 
     async def off_loop(self, work: Callable[[], None], path: str = "") -> None:
-        """One thread per device runs work in order: each piece takes time, then happens all at once."""
+        """Run work on the thread of a device, in order. Each piece takes time, and then takes effect all at once."""
         self._look()
         device = self.device(path)
         begins = max(self._loop.time(), self._thread_free_at_s.get(device, 0.0))

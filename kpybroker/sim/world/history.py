@@ -1,4 +1,4 @@
-"""The trace of a run, the answers that clients got, and every breach of the contract that these answers reveal."""
+"""Records a run: its trace, the responses that clients received, and the breaches of guarantees that they show."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from kpybroker.wire.records.batch import Keyed, Record
 
 BREACHES_KEPT = 20
 WALL_BEGINS_MS = 1_700_000_000_000
-"""The wall clock of a machine without skew when the loop's clock is at zero."""
+"""The time by the wall clock of a machine without skew when the loop's clock is at zero."""
 
 
 ON_ITS_WAY_S = 60.0
-"""How long an abandoned request may still reach a broker: a network partition, a pause and a stall together."""
+"""The time for which an abandoned request may still reach a broker: a network partition, a pause and a stall
+together."""
 
 
 @dataclass(slots=True)
@@ -24,27 +25,27 @@ class Sent:
     """A record that a producer has sent, and its outcome."""
 
     value: bytes
-    """Unique to this record."""
+    """A value that no other record has."""
     place: TopicPartition
     acks: int
     idempotent: bool
     is_acked: bool = False
     offset: int = -1
-    """Its offset according to its acknowledgement."""
+    """The offset in the record's acknowledgement."""
     key: bytes | None = None
     is_tombstone: bool = False
-    """If true, the record has a null value, and `value` is in a header."""
+    """If true, the record has a null value and `value` is in a header."""
     at_s: float = 0.0
-    """When it was created; set only for compacted topics."""
+    """The time at which the record was created; set only for compacted topics."""
     transaction: SentTransaction | None = field(default=None, compare=False, repr=False)
 
     def give_key(self, key: bytes, *, is_tombstone: bool, at_s: float) -> None:
-        """Make this a record of a compacted topic, created at `at_s`."""
+        """Turn this into a record of a compacted topic that was created at `at_s`."""
         self.key, self.is_tombstone, self.at_s = key, is_tombstone, at_s
 
     @property
     def stored(self) -> Keyed:
-        """The record as it is in a batch."""
+        """The record in the form in which it is put into a batch."""
         return (self.key, None, (("value", self.value),)) if self.is_tombstone else (self.key, self.value)
 
 
@@ -59,17 +60,17 @@ class SentTransaction:
     """The outcome that the coordinator has returned; None if it is unknown."""
 
     def add(self, sents: list[Sent]) -> None:
-        """The producer sends these records in the transaction."""
+        """Note that the producer sends these records in the transaction."""
         self.records += sents
         for sent in sents:
             sent.transaction = self
 
     def ask(self, *, commit: bool) -> None:
-        """The producer sends EndTxn."""
+        """Note that the producer sends EndTxn."""
         self.commit_asked = commit
 
     def decide(self, is_committed: bool | None) -> None:
-        """The coordinator has answered. None if the outcome is still unknown."""
+        """Note the outcome in the coordinator's response; None if it is still unknown."""
         self.is_committed = is_committed
 
 
@@ -82,8 +83,8 @@ class HighestOffsets:
         self._ends: dict[int, int] = {}
 
     def least(self, epoch: int) -> int:
-        """The lowest offset that a leader of this epoch or a later one may return. A leader that has been deposed and
-        does not know it yet may be behind, as leaders have no leases."""
+        """The lowest offset that a leader of this epoch or a later one may return. A former leader that has not noticed
+        its replacement yet may return lower ones, because leaders have no leases."""
         return max((end for known, end in self._ends.items() if known <= epoch), default=0)
 
     def of(self, epoch: int) -> int:
@@ -96,17 +97,17 @@ class HighestOffsets:
 
 @dataclass(slots=True)
 class Ledger:
-    """The records of one partition, as clients have seen them."""
+    """The records of one partition that clients have sent and read."""
 
     place: TopicPartition
     sent: dict[bytes, Sent] = field(default_factory=dict)
     by_producer: dict[str, list[Sent]] = field(default_factory=dict)
     seen: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    """Offset -> leader epoch of its batch, and value, as read by a consumer."""
+    """The leader epoch of the batch and the value that a consumer read, by offset."""
     seen_committed: dict[int, bytes] = field(default_factory=dict)
-    """Offset -> value, as read by a read_committed consumer."""
+    """The value that a read_committed consumer read, by offset."""
     ends: HighestOffsets = field(default_factory=HighestOffsets)
-    """How far the log is committed."""
+    """The ends of the committed part of the log."""
     stable: HighestOffsets = field(default_factory=HighestOffsets)
     """Last stable offsets."""
 
@@ -121,10 +122,10 @@ class Commits:
     sent: int = -1
     acked: int = -1
     unanswered: list[tuple[float, int]] = field(default_factory=list)
-    """(time, offset) of commits without an answer: each may still arrive, even after a later one."""
+    """Time and offset of commits without a response. Each may still arrive, even after a later one."""
 
     def send(self, offset: int) -> int:
-        """The offset to commit: this one, or a higher one that was sent before."""
+        """The offset to commit: this one, or a higher one that was sent earlier."""
         self.sent = max(self.sent, offset)
         return self.sent
 
@@ -132,11 +133,11 @@ class Commits:
         self.acked = max(self.acked, offset)
 
     def doubt(self) -> None:
-        """The group may have been deleted together with its commits."""
+        """Note that the group may have been deleted together with its commits."""
         self.acked = -1
 
     def floor(self, now_s: float) -> int:
-        """The lowest offset that may be the committed one."""
+        """The lowest possible committed offset."""
         self.unanswered = [(at, offset) for at, offset in self.unanswered if at > now_s - ON_ITS_WAY_S]
         return min([self.acked, *(offset for _, offset in self.unanswered)])
 
@@ -152,7 +153,7 @@ class TopicFate:
 
 
 class History:
-    """The record of one run. Equal digests mean equal runs, down to the bytes on the network."""
+    """The record of one run. If two runs have equal digests, even their bytes on the network are equal."""
 
     def __init__(
         self, now: Callable[[], float], *, keeps_trace: bool = False, on_breach: Callable[[], None] = lambda: None
@@ -172,7 +173,7 @@ class History:
         self.topics: dict[str, TopicFate] = {}
         self._owners: dict[tuple[str, int, TopicPartition], str] = {}
         self.counts: dict[str, int] = {}
-        """How often each kind of event happened, for the report."""
+        """The number of events of each kind, for the report."""
 
     @property
     def now_s(self) -> float:
@@ -203,16 +204,16 @@ class History:
             found = self.ledgers[place] = Ledger(place)
         return found
 
-    # ---- what clients report
+    # ---- reports of clients
 
     def producer_id(self, producer: str, producer_id: int) -> None:
-        """InitProducerId has answered: no two producers may have the same id."""
+        """Check the response to InitProducerId: no two producers may have the same id."""
         other = self._producers.setdefault(producer_id, producer)
         if other != producer:
             self.breach(f"{producer} and {other} were both given producer id {producer_id}")
 
     def incarnation(self, producer_id: int, epoch: int) -> None:
-        """InitProducerId has answered for a transactional id: no other producer may ever have this epoch."""
+        """Check the response to InitProducerId for a transactional id: no other producer may ever have this epoch."""
         if (producer_id, epoch) in self._incarnations:
             self.breach(f"epoch {epoch} of producer id {producer_id} was given twice")
         self._incarnations.add((producer_id, epoch))
@@ -221,7 +222,8 @@ class History:
         return self.commits.setdefault((group, place), Commits())
 
     def fetched_commit(self, group: str, place: TopicPartition, floor: int, offset: int) -> None:
-        """OffsetFetch has answered; `floor` is from when the request was sent."""
+        """Check the response to OffsetFetch. `floor`: the lowest possible committed offset when the request was
+        sent."""
         commits = self.committed(group, place)
         floor = min(floor, commits.floor(self.now_s))
         if offset < floor:
@@ -232,13 +234,13 @@ class History:
             )
 
     def sends(self, producer: str, sent: Sent) -> None:
-        """Call this before the request is sent: from now on the record may be in the log."""
+        """Note that the record may be in the log from now on. Must be called before the request is sent."""
         ledger = self.ledger(sent.place)
         ledger.sent[sent.value] = sent
         ledger.by_producer.setdefault(producer, []).append(sent)
 
     def acked(self, sent: Sent, offset: int) -> None:
-        """The broker has acknowledged the record at this offset; -1 if it returned none."""
+        """Note that the broker has acknowledged the record at this offset; -1 if it returned no offset."""
         sent.is_acked, sent.offset = True, offset
         self.count(f"acked acks={sent.acks}")
         ledger = self.ledger(sent.place)
@@ -250,7 +252,7 @@ class History:
     def read(
         self, reader: str, place: TopicPartition, offset: int, epoch: int, value: bytes, leader_epoch: int
     ) -> None:
-        """A consumer has read a record, in a batch of `epoch`, from a leader of `leader_epoch`."""
+        """Check a record that a consumer has read, in a batch of `epoch`, from a leader of `leader_epoch`."""
         ledger = self.ledger(place)
         before = ledger.seen.get(offset)
         if before is None:
@@ -262,14 +264,15 @@ class History:
         ledger.ends.reached(leader_epoch, offset + 1)
 
     def assigned(self, group: str, generation: int, member: str, places: list[TopicPartition]) -> None:
-        """SyncGroup has answered: within a generation a partition has one owner."""
+        """Check the response to SyncGroup: within a generation, a partition has one owner."""
         for place in places:
             owner = self._owners.setdefault((group, generation, place), member)
             if owner != member:
                 self.breach(f"in generation {generation} of {group} both {owner} and {member} own {place}")
 
     def latest(self, place: TopicPartition, least_end: int, epoch: int, offset: int, *, stable: bool = False) -> None:
-        """The leader of `epoch` has answered ListOffsets. `least_end` is from when the request was sent."""
+        """Check the response of the leader of `epoch` to ListOffsets. `least_end`: the lowest offset that was valid
+        when the request was sent."""
         if offset < least_end:
             what = "last stable" if stable else "latest"
             self.breach(f"the {what} offset of {place[0]}-{place[1]} went back from {least_end} to {offset}")

@@ -1,8 +1,8 @@
 """An event loop whose clock jumps to the next timer, and the owners of its callbacks.
 
-Every callback belongs to an owner: a process of a node, a client, or the simulation. Its context holds the owner, so
-what it schedules belongs to the same owner, and a task keeps its owner no matter which callback wakes it. So a process
-can be halted or killed: callbacks of a dead owner do not run.
+Every callback belongs to an owner: a process of a node, a client, or the simulation. The callback's context holds the
+owner. So everything that it schedules belongs to the same owner, and a task keeps its owner no matter which callback
+wakes it. This makes it possible to halt or kill a process: callbacks of a dead owner do not run.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 EPOCH_S = 1000.0
-"""Start of the monotonic clock; not zero, so that no code can rely on a clock that starts at zero."""
+"""The start of the monotonic clock. It is not zero, so that no code can rely on a clock that starts at zero."""
 TURNS_MAX = 1_000_000
 _TASKS_LOOKED_THROUGH = 64
 
 
 class Dead(BaseException):
-    """The process died in the middle of a call to its World. No code of the process may catch this."""
+    """The process died in the middle of a call to its World. The code of the process must not catch this."""
 
 
 class Stuck(Exception):
-    """The simulation cannot go on: no callback is due any more, or too many have run."""
+    """The simulation cannot continue: no callback is due any more, or too many have run."""
 
 
 class Owner:
@@ -52,7 +52,7 @@ class Owner:
         return f"<{self.name}>"
 
     def die(self) -> None:
-        """No callback of this owner runs any more."""
+        """Mark the owner as dead, so that its callbacks no longer run."""
         self.alive = False
 
 
@@ -80,8 +80,8 @@ class _Handle(asyncio.TimerHandle):
         context: Context,
         owner: Owner,
     ) -> None:
-        """Does what asyncio's Handle and TimerHandle do, but does not ask the loop for its debug mode each time, which
-        takes a tenth of a run."""
+        """Initialize like asyncio's Handle and TimerHandle, but without reading the loop's debug mode, which takes a
+        tenth of the time of a run."""
         self._when = when
         self._callback = callback
         self._args = args
@@ -96,7 +96,7 @@ class _Handle(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """asyncio without a selector: time passes only when no callback is left to run now."""
+    """An asyncio loop without a selector. Time passes only when no callback is due now."""
 
     def __init__(self, on_problem: Callable[[Owner, str, BaseException | None], None] | None = None) -> None:
         self._now = EPOCH_S
@@ -109,13 +109,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.current = self.simulation
         """The owner of the running callback."""
         self.turns = 0
-        """How many callbacks have run."""
+        """The number of callbacks that have run."""
         self.turns_max = TURNS_MAX
         self.on_problem = on_problem or _raise
         """Called with exceptions that callbacks and abandoned tasks raise."""
 
     def end_soon(self) -> None:
-        """The next turn raises Stuck."""
+        """Make the next turn raise Stuck."""
         self.turns_max = 0
 
     # ---- time and callbacks
@@ -158,11 +158,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """asyncio's TimerHandle calls this. Nothing to do: a cancelled timer stays in the heap until its time."""
+        """Called by asyncio's TimerHandle. Does nothing, because a cancelled timer stays in the heap until its time."""
 
     @contextmanager
     def acting(self, owner: Owner) -> Iterator[None]:
-        """Callbacks and tasks that are scheduled inside belong to `owner`."""
+        """A context in which scheduled callbacks and tasks belong to `owner`."""
         before = _owner.set(owner)
         try:
             yield
@@ -180,23 +180,23 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # ---- owners
 
     def halt(self, owner: Owner) -> None:
-        """SIGSTOP: the owner's callbacks wait."""
+        """Let the owner's callbacks wait, as after SIGSTOP."""
         owner.halted = True
 
     def go_on(self, owner: Owner) -> None:
-        """SIGCONT: callbacks that waited are due now, in their order."""
+        """Make the callbacks that waited due now, in their order, as after SIGCONT."""
         owner.halted = False
         self._ready.extend(owner.deferred)
         owner.deferred.clear()
 
     def block(self, owner: Owner, seconds: float) -> None:
-        """The owner's thread is blocked in a system call."""
+        """Block the owner, like a thread in a system call."""
         if not owner.halted:
             self.halt(owner)
             self.at_for(self.simulation, self._now + seconds, self.go_on, owner)
 
     def bury(self, owner: Owner) -> None:
-        """SIGKILL: mark the owner as dead, and then run the `finally` blocks of its tasks."""
+        """Mark the owner as dead, as after SIGKILL, and then run the `finally` blocks of its tasks."""
         owner.alive = False
         owner.deferred.clear()
         tasks = [task for task in (ref() for ref in owner.tasks) if task is not None and not task.done()]
@@ -276,7 +276,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         owner.tasks.append(weakref.ref(task))
         return task
 
-    # ---- what else asyncio requires of a loop
+    # ---- other methods that asyncio requires of a loop
 
     def get_debug(self) -> bool:
         return False

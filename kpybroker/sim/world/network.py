@@ -1,7 +1,7 @@
-"""The simulated network: hosts, links that delay, stall and break, listeners, and connecting.
+"""The simulated network: hosts, listeners, connections, and links that delay, stall and break.
 
-Streams behave as TCP's do: bytes arrive late, in pieces, or not at all, but never out of order. What a broken link
-holds back is delivered when the link is restored, as if TCP had retransmitted it.
+Streams behave like TCP streams: bytes arrive late, in pieces, or not at all, but never out of order. Bytes that a
+broken link holds back are delivered when the link is restored, as if TCP had retransmitted them.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Fabric(Wires):
         return found
 
     def reset_between(self, one: str, other: str) -> None:
-        """Reset all connections between two hosts on both ends, as when a middlebox loses its state."""
+        """Reset all connections between two hosts at both ends, as if a middlebox had lost its state."""
         for transport in list(self.host(one).transports):
             if transport.remote[0] == other:
                 transport.reset()
                 transport.peer.reset()
 
     def kill(self, owner: Owner, address: str) -> None:
-        """The process is dead: its host closes its sockets or, if it has no power, sends nothing."""
+        """Close the sockets of a dead process. If its host has no power, it sends nothing."""
         host = self.host(address)
         for port, listener in list(host.listeners.items()):
             if listener.owner is owner:
@@ -84,7 +84,7 @@ class SimListener:
 
 
 class SimNetwork:
-    """The network as one process sees it: the network of a World."""
+    """The network of one process, for its World."""
 
     def __init__(self, fabric: Fabric, address: str, owner: Owner) -> None:
         self._fabric = fabric
@@ -115,7 +115,8 @@ class SimNetwork:
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, tls: TlsContext | None = None
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Connect as Linux does: SYNs after 1, 2, 4 ... seconds, and refused at once if the port has no listener."""
+        """Connect as Linux does: SYNs are repeated after 1, 2, 4 ... seconds, and a port without a listener refuses at
+        once."""
         if tls is not None:
             raise OSError(errno.EPROTONOSUPPORT, "no TLS on the simulated network")
         if not self._owner.alive:

@@ -1,7 +1,8 @@
-"""The content of a simulated disk: files, directories, and which of their changes a power loss may undo.
+"""The content of a simulated disk: files, directories, and the changes that a power loss may undo.
 
-Each change keeps its undo information until it is synced: a change of a file by a sync of the file, a change of a name
-by a sync of its directory. A power loss undoes a random number of the last changes of each, even part of a write.
+Each change keeps its undo information until it is synced. A change of a file is synced with the file, and a change of a
+name with its directory. A power loss undoes a random number of the last changes of each file and directory, and may
+undo part of a write.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ NO_FILES = ("/no file", "", errno.EIO)
 
 
 class Change(NamedTuple):
-    """How to undo a change of a file: the old bytes at `at`, how many were written there, and the old file size."""
+    """The undo information of a change of a file: the old bytes at `at`, the number of bytes written there, and the old
+    file size."""
 
     at: int
     old: bytes
@@ -37,12 +39,12 @@ class File:
         self.content = bytearray()
         self.changes: deque[Change] = deque()
         self.forgotten = 0
-        """How many changes have reached the disk."""
+        """The number of changes that have reached the disk."""
         self.modified_ms = now_ms
 
     @property
     def mark(self) -> int:
-        """The number of changes so far; a sync that begins now makes these durable."""
+        """The number of changes so far. A sync that begins now makes these durable."""
         return self.forgotten + len(self.changes)
 
     def reached_disk(self, mark: int) -> None:
@@ -71,7 +73,7 @@ class File:
             content.extend(bytes(size - before))
 
     def lose_power(self, random: Random) -> int:
-        """Keep the synced bytes and a random prefix of the rest; returns how many changes were lost.
+        """Keep the synced bytes and a random prefix of the other changes. Returns the number of lost changes.
 
         Sometimes the new length of the file reached the disk before the bytes: the missing part of a write is zeros.
         """
@@ -121,7 +123,7 @@ class Folder:
             self.forgotten += 1
 
     def put(self, *names: tuple[str, File | Folder | None]) -> None:
-        """Change several names atomically; None removes a name."""
+        """Change several names atomically. None removes a name."""
         self.changes.append([(name, self.names.get(name)) for name, _ in names])
         self._set(list(names))
 
@@ -133,8 +135,8 @@ class Folder:
                 self.names[name] = node
 
     def lose_power(self, random: Random) -> int:
-        """Undo a random number of changes of names here, and of changes to everything below; returns how many changes
-        were lost."""
+        """Undo a random number of changes of names here, and of all changes below. Returns the number of lost
+        changes."""
         count = len(self.changes)
         kept = random.choice((0, random.randint(0, count), count)) if count else 0
         for number in range(count - 1, kept - 1, -1):
@@ -161,33 +163,33 @@ class Storage:
         self.locks: dict[File, int] = {}
         """Locked files, and the number of the process that holds each lock."""
         self.error_odds = 0.0
-        """How often a write or a sync fails with EIO."""
+        """The probability that a write or a sync fails with EIO."""
         self.errors_below = ""
-        """The directory where `error_odds` applies."""
+        """The directory in which `error_odds` applies."""
         self.bad_files = NO_FILES
-        """(prefix, suffix, errno): files with such paths cannot be created or changed."""
+        """(prefix, suffix, errno) of paths of files that cannot be created or changed."""
         self.cold_odds = 0.0
-        """The odds that a read has to wait for the device."""
+        """The probability that a read must wait for the device."""
         self.stalled_until_s = 0.0
-        """Until then no sync completes and writes block."""
+        """The time until which no sync completes and writes block."""
         self.stalled_below = ""
-        """The directory where `stalled_until_s` applies."""
+        """The directory in which `stalled_until_s` applies."""
         self.slow_below = ""
         self.slow_s = 0.0
-        """How long each write below `slow_below` takes."""
+        """The duration of each write below `slow_below`."""
         self.sync_s = (0.0005, 0.004)
-        """(shortest, longest) duration of a sync."""
+        """The shortest and the longest duration of a sync."""
 
     def leave_free(self, size_bytes: int) -> None:
         """Leave only `size_bytes` free on the disk."""
         self.total_bytes = self.used_bytes + size_bytes
 
     def fail(self, odds: float, below: str = "") -> None:
-        """Writes and syncs fail with EIO at these odds, in one directory or in all."""
+        """Make writes and syncs fail with EIO with this probability, in one directory or in all directories."""
         self.error_odds, self.errors_below = odds, below
 
     def spoil(self, prefix: str, suffix: str, error: int) -> None:
-        """Files with this path prefix and suffix cannot be created or changed."""
+        """Prevent files with this path prefix and suffix from being created or changed."""
         self.bad_files = (prefix, suffix, error)
 
     def stall(self, until_s: float, below: str | None = None) -> None:
@@ -197,19 +199,19 @@ class Storage:
             self.stalled_below = below
 
     def slow_writes(self, seconds: float, below: str) -> None:
-        """Every write in this directory takes `seconds`."""
+        """Make every write in this directory take `seconds`."""
         self.slow_s, self.slow_below = seconds, below
 
     def set_pace(self, cold_odds: float, sync_s: tuple[float, float]) -> None:
-        """Set the odds that a read waits for the device, and the (shortest, longest) duration of a sync."""
+        """Set the probability that a read waits for the device, and the shortest and the longest duration of a sync."""
         self.cold_odds, self.sync_s = cold_odds, sync_s
 
     def warm(self) -> None:
-        """From now on every read is served from memory."""
+        """Serve every read from memory from now on."""
         self.cold_odds = 0.0
 
     def forget(self, file: File) -> None:
-        """The bytes of a removed file are free again."""
+        """Free the bytes of a removed file."""
         self.used_bytes -= len(file.content)
 
     def mend(self) -> None:
@@ -222,7 +224,7 @@ class Storage:
         self.stalled_below = self.slow_below = ""
 
     def lose_power(self, random: Random) -> int:
-        """Lose a random part of what was not synced; returns how many changes were lost."""
+        """Lose a random part of the changes that were not synced. Returns the number of lost changes."""
         lost = self.root.lose_power(random)
         self.locks.clear()
         self.used_bytes = self.root.size_bytes()
@@ -235,7 +237,7 @@ class Storage:
         self.used_bytes = 0
 
     def copy(self) -> Storage:
-        """Return a disk with the same content, all of it durable, and without faults."""
+        """Return a disk with the same content, all of which is durable, and without faults."""
         other = Storage()
         other.root = self.root.copy()
         other.used_bytes = self.used_bytes
@@ -251,7 +253,7 @@ class Storage:
         return node
 
     def folder(self, path: str) -> Folder:
-        """Raises FileNotFoundError, NotADirectoryError."""
+        """The directory at a path. Raises FileNotFoundError, NotADirectoryError."""
         found = self.find(path)
         if isinstance(found, Folder):
             return found
@@ -260,7 +262,7 @@ class Storage:
         raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
 
     def file(self, path: str) -> File:
-        """Raises FileNotFoundError, IsADirectoryError."""
+        """The file at a path. Raises FileNotFoundError, IsADirectoryError."""
         found = self.find(path)
         if isinstance(found, File):
             return found
@@ -269,7 +271,7 @@ class Storage:
         raise IsADirectoryError(errno.EISDIR, "is a directory", path)
 
     def write(self, file: File, buffers: list[Buffer], at: int) -> int:
-        """Write as much as there is room for. Raises OSError (disk full) if that is not all."""
+        """Write as many bytes as the free space allows. Raises OSError (disk full) if these are not all bytes."""
         data = b"".join(buffers)
         grows = max(at + len(data) - len(file.content), 0)
         room = max(self.total_bytes - self.used_bytes, 0)

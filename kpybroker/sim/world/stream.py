@@ -21,7 +21,7 @@ HIGH_WATER_BYTES = 64 * 1024
 
 
 class Pipe:
-    """One direction of a stream: pieces in flight, in order. At most one window of bytes is in flight or unread."""
+    """One direction of a stream: the pieces in flight, in order. At most one window of bytes is in flight or unread."""
 
     __slots__ = ("_due", "_last_due", "_pieces", "_wires", "source", "target")
 
@@ -44,7 +44,7 @@ class Pipe:
         wires.loop.at_for(wires.loop.simulation, due, self._arrive)
 
     def go_on(self) -> None:
-        """The link is restored: deliver what is due."""
+        """Deliver the pieces that are due, after the link has been restored."""
         loop = self._wires.loop
         loop.at_for(loop.simulation, loop.time() + 0.001, self._arrive)
 
@@ -64,7 +64,8 @@ class Pipe:
 
 
 class SimTransport(asyncio.Transport):
-    """One end of a stream. Its callbacks belong to `owner`; the kernel's part goes on while the owner is halted."""
+    """One end of a stream. Its callbacks belong to `owner`. The part of the kernel continues while the owner is
+    halted."""
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class SimTransport(asyncio.Transport):
         remote: tuple[str, int],
         host: dict[SimTransport, None],
     ) -> None:
-        """`host` holds the open ends on the machine at `local`; a transport adds itself, and removes itself when it
-        closes."""
+        """`host` has the open ends on the machine at `local`. The transport adds itself to them, and removes itself
+        when it closes."""
         super().__init__({"peername": remote, "sockname": local})
         self._wires = wires
         self._loop = wires.loop
@@ -112,7 +113,7 @@ class SimTransport(asyncio.Transport):
     # ---- reading
 
     def arrived(self, piece: bytes | None) -> None:
-        """The kernel has received a piece."""
+        """Receive a piece, as the kernel does."""
         if self.is_gone:
             if piece and not self.peer.is_gone:
                 self._pipe.send(RESET)
@@ -150,7 +151,7 @@ class SimTransport(asyncio.Transport):
         self._read_soon()
 
     def _hand_over(self, protocol: Any, piece: bytes) -> int:
-        """Pass the protocol as much of a piece as it has room for; returns how much."""
+        """Pass the protocol as much of a piece as it has room for. Returns the number of bytes."""
         if not isinstance(protocol, asyncio.BufferedProtocol):
             self._inbox.popleft()
             protocol.data_received(piece)
@@ -192,9 +193,9 @@ class SimTransport(asyncio.Transport):
             self._protocol.pause_writing()
 
     def _push(self) -> None:
-        """The kernel sends what the window allows."""
+        """Send as many bytes as the window allows, as the kernel does."""
         wires = self._wires
-        while self._out and self._on_way_bytes <= wires.window_bytes // 2:  # no silly windows
+        while self._out and self._on_way_bytes <= wires.window_bytes // 2:  # avoids the silly window syndrome
             piece = self._out.popleft()
             size = min(len(piece), wires.window_bytes - self._on_way_bytes)
             if size > 1 and wires.random.random() < wires.weather.split_odds:
@@ -249,14 +250,14 @@ class SimTransport(asyncio.Transport):
             self._lose(None)
 
     def reset(self) -> None:
-        """An RST arrives that the peer did not send."""
+        """Reset the connection as if an RST had arrived that the peer did not send."""
         if not self.is_gone:
             self._inbox.clear()
             self._inbox.append(RESET)
             self._read_soon()
 
     def die(self, *, silently: bool) -> None:
-        """The owner is dead: the kernel closes its end, with an RST if something was unread or unsent."""
+        """Close this end as the kernel does when the owner is dead, with an RST if any bytes are unread or unsent."""
         if not self.is_gone:
             if not silently:
                 self._pipe.send(RESET if self._inbox or self._out else END)

@@ -1,4 +1,4 @@
-"""The links of the simulated network: how long a piece travels between two addresses, and whether it arrives."""
+"""The links of the simulated network, which determine when a piece arrives at another address, and whether it does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WINDOW_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class Weather:
-    """Delays of all links in seconds, the odds that a piece stalls, and for how long."""
+    """The delays of all links in seconds, and the probability and the duration of stalls of a piece."""
 
     delay_s: float = 0.0003
     jitter_s: float = 0.0003
@@ -30,10 +30,10 @@ class Link:
     is_cut: bool = False
     slow_s: float = 0.0
     held: dict[Callable[[], None], None] = field(default_factory=dict)
-    """Callbacks of pipes that have something to deliver once the link is restored."""
+    """Callbacks of pipes that have pieces to deliver once the link is restored."""
 
     def release(self) -> None:
-        """Deliver what was held back."""
+        """Deliver the pieces that were held back."""
         held, self.held = self.held, {}
         for go_on in held:
             go_on()
@@ -73,18 +73,18 @@ class Wires:
     # ---- faults
 
     def narrow(self, window_bytes: int) -> None:
-        """Set the window: the most bytes in flight in one direction of a stream."""
+        """Set the window, the most bytes in flight in one direction of a stream."""
         self.window_bytes = window_bytes
 
     def cut(self, source: str, target: str) -> None:
-        """Deliver nothing from source to target; the other direction still works."""
+        """Deliver nothing from the source to the target. The other direction still works."""
         self.link(source, target).is_cut = True
 
     def slow(self, source: str, target: str, seconds: float) -> None:
         self.link(source, target).slow_s = seconds
 
     def heal(self) -> None:
-        """Restore every link at normal speed, and deliver what was held back."""
+        """Restore every link to normal speed, and deliver the pieces that were held back."""
         for link in self._links.values():
             link.is_cut, link.slow_s = False, 0.0
             link.release()
@@ -96,7 +96,8 @@ class Wires:
         self.window_bytes = WINDOW_BYTES
 
     def power(self, address: str, on: bool) -> None:
-        """Switch a host off or on. Without power it sends nothing; once back, it answers old streams with an RST."""
+        """Switch a host off or on. Without power, it sends nothing. When it is back, it responds to old streams with an
+        RST."""
         if not on:
             self._dark.add(address)
             return
