@@ -4,8 +4,9 @@ source.
     python -m spark_examples.orders_dlq [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 One stream with one sink: every row names its target topic. A dead letter has the key, value and headers of its source
-unchanged, and five more headers: `dlq.topic`, `dlq.partition`, `dlq.offset`, `dlq.timestamp`, `dlq.reason`. Spark's
-Kafka sink may repeat the batch in which it was killed; topic, partition and offset identify such duplicates.
+unchanged, and more headers: `dlq.timestamp`, and those of dead letters of share groups (KIP-1191). So `kpybroker groups
+dead-letters orders --topic NAME` shows them, and `kpybroker groups redrive` sends them back. Spark's Kafka sink may
+repeat the batch in which it was killed; topic, partition and offset identify such duplicates.
 """
 
 import json
@@ -24,6 +25,8 @@ from spark_examples.running import command_line
 
 SEED = 2013
 COUNT = 5_000
+GROUP = "orders"
+"""The group of `kpybroker groups dead-letters`. A stream is no group, so any name will do."""
 ORDER = "id long, customer string, cents long, ordered timestamp"
 ASIDE = "unreadable"
 """The column where from_json puts values that it cannot parse."""
@@ -91,11 +94,12 @@ def own_headers() -> Column:
 
 def source_headers() -> Column:
     facts = {
-        "dlq.topic": F.col("topic"),
-        "dlq.partition": F.col("partition"),
-        "dlq.offset": F.col("offset"),
+        "__dlq.errors.topic": F.col("topic"),
+        "__dlq.errors.partition": F.col("partition"),
+        "__dlq.errors.offset": F.col("offset"),
+        "__dlq.errors.group": F.lit(GROUP),
         "dlq.timestamp": F.unix_millis("timestamp"),
-        "dlq.reason": F.col("reason"),
+        "__dlq.errors.message": F.col("reason"),
     }
     return F.array(
         *(F.struct(F.lit(k).alias("key"), v.cast("string").cast("binary").alias("value")) for k, v in facts.items())

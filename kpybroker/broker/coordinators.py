@@ -155,6 +155,7 @@ class Coordinators:
         self.shares.close()
         self.transactions.close()
         self.transactions_client.close()
+        self.persister.close()
         self.connections.close()
 
 

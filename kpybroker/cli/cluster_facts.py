@@ -109,10 +109,16 @@ async def quorum(client: Client) -> QuorumFacts:
 
 async def features(client: Client) -> dict[str, int]:
     """The finalized feature levels by name. Raises KafkaError, OSError."""
+    told = await api_versions_of(client)
+    return {row.name: row.max_version_level for row in sorted(told.finalized_features, key=lambda row: row.name)}
+
+
+async def api_versions_of(client: Client) -> api_versions.Response:
+    """The ApiVersions response of a broker. Raises KafkaError, OSError."""
     request = api_versions.Request(client_software_name="kpybroker-cli", client_software_version="1")
-    response = await client.ask("ApiVersions", request)
+    response: api_versions.Response = await client.ask("ApiVersions", request)
     check(response.error_code)
-    return {row.name: row.max_version_level for row in sorted(response.finalized_features, key=lambda row: row.name)}
+    return response
 
 
 def require_partition(topic: str, partition: int, known: Sequence[int]) -> None:

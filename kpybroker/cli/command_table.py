@@ -33,6 +33,7 @@ COMMANDS = {
     "topics": ("topics:app", "Create, list, describe, delete, alter and trim topics."),
     "groups": ("groups:app", "List, describe, reset and delete groups, and handle their dead letters."),
     "configs": ("configs:app", "Show and change settings of topics, brokers and groups."),
+    "features": ("features:app", "List and set the levels of the cluster's features."),
     "quotas": ("quotas:app", "List, set and remove the quotas of clients."),
     "users": ("users:app", "List, add and remove the users who log in with SCRAM."),
     "acls": ("acls:app", "List, add and remove access control lists (ACLs)."),

@@ -1,6 +1,7 @@
 """Calls the coordinators of share partitions, on any broker, for partition leaders and for the group coordinator.
 
-A coordinator on this broker is called directly. After an error that may pass, the call is retried a few times.
+A coordinator on this broker is called directly, others by requests of several rows. After an error that may pass, the
+call is retried a few times.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from kpybroker.client.broker_connections import LOST, BrokerConnections
+from kpybroker.client.broker_connections import BrokerConnections
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
 from kpybroker.shares.batches import StateBatch
@@ -17,6 +18,7 @@ from kpybroker.shares.commands import Delete, Initialize, Read, ReadSummary, Wri
 from kpybroker.shares.coordinator import ShareCoordinator
 from kpybroker.shares.keys import ShareKey
 from kpybroker.shares.state import NO_COUNT, UNINITIALIZED
+from kpybroker.shares.state_requests import DELETE, INITIALIZE, READ, READ_SUMMARY, WRITE, StateApi, StateRequests
 from kpybroker.topics import SHARE_STATE_TOPIC
 from kpybroker.wire.rpc import (
     delete_share_group_state,
@@ -39,7 +41,7 @@ PASSING = frozenset(
     }
 )
 """Errors after which the coordinator is looked up again."""
-AT_ONCE = 100
+AT_ONCE = 500
 """The most share partitions for which one call has requests in progress at a time."""
 
 
@@ -78,7 +80,7 @@ class Persister:
         self._node_id = node_id
         self._image = image
         self._coordinator = coordinator
-        self._connections = connections
+        self._requests = StateRequests(connections)
         self._create_topic = create_topic
         self._timeout_ms = timeout_ms
 
@@ -124,14 +126,11 @@ class Persister:
 
         rpc = read_share_group_state
         row = rpc.PartitionData(partition=key.partition, leader_epoch=leader_epoch)
-        request = rpc.Request(
-            group_id=key.group_id, topics=[rpc.ReadStateData(topic_id=key.topic_id, partitions=[row])]
-        )
         return await self._ask(
             key,
             here,
-            "ReadShareGroupState",
-            request,
+            READ,
+            row,
             lambda told: LoadedState(
                 told.state_epoch,
                 told.start_offset,
@@ -162,14 +161,11 @@ class Persister:
                 for each in command.batches
             ],
         )
-        request = rpc.Request(
-            group_id=key.group_id, topics=[rpc.WriteStateData(topic_id=key.topic_id, partitions=[row])]
-        )
         await self._ask(
             key,
             lambda: self._coordinator.write(command, self._timeout_ms()),
-            "WriteShareGroupState",
-            request,
+            WRITE,
+            row,
             _nothing,
         )
 
@@ -178,28 +174,22 @@ class Persister:
     async def _initialize(self, command: Initialize) -> None:
         key, rpc = command.key, initialize_share_group_state
         row = rpc.PartitionData(partition=key.partition, state_epoch=command.state_epoch, start_offset=command.start)
-        request = rpc.Request(
-            group_id=key.group_id, topics=[rpc.InitializeStateData(topic_id=key.topic_id, partitions=[row])]
-        )
         await self._ask(
             key,
             lambda: self._coordinator.initialize(command, self._timeout_ms()),
-            "InitializeShareGroupState",
-            request,
+            INITIALIZE,
+            row,
             _nothing,
         )
 
     async def _delete(self, command: Delete) -> None:
         key, rpc = command.key, delete_share_group_state
         row = rpc.PartitionData(partition=key.partition)
-        request = rpc.Request(
-            group_id=key.group_id, topics=[rpc.DeleteStateData(topic_id=key.topic_id, partitions=[row])]
-        )
         await self._ask(
             key,
             lambda: self._coordinator.delete(command, self._timeout_ms()),
-            "DeleteShareGroupState",
-            request,
+            DELETE,
+            row,
             _nothing,
         )
 
@@ -210,33 +200,26 @@ class Persister:
 
         rpc = read_share_group_state_summary
         row = rpc.PartitionData(partition=key.partition, leader_epoch=-1)
-        request = rpc.Request(
-            group_id=key.group_id, topics=[rpc.ReadStateSummaryData(topic_id=key.topic_id, partitions=[row])]
-        )
         return await self._ask(
             key,
             here,
-            "ReadShareGroupStateSummary",
-            request,
+            READ_SUMMARY,
+            row,
             lambda told: Summary(told.start_offset, told.leader_epoch, told.delivery_complete_count),
         )
 
     async def _ask(
-        self,
-        key: ShareKey,
-        here: Callable[[], Awaitable[T]],
-        api: str,
-        request: Any,
-        read: Callable[[Any], T],
+        self, key: ShareKey, here: Callable[[], Awaitable[T]], api: StateApi, row: Any, read: Callable[[Any], T]
     ) -> T:
         """The coordinator's answer: the result of `here` if it is on this broker; otherwise the API's row for the share
-        partition, converted by `read`."""
+        partition, converted by `read`. row: the row of the request."""
         pause_s = FIRST_PAUSE_S
         for left in reversed(range(TRIES)):
             try:
-                if await self._coordinator_of(key) == self._node_id:
+                node_id = await self._coordinator_of(key)
+                if node_id == self._node_id:
                     return await here()
-                return await self._ask_there(key, api, request, read)
+                return read(await self._requests.ask(node_id, api, key, row, self._timeout_ms()))
             except KafkaError as refusal:
                 if refusal.code not in PASSING or not left:
                     raise
@@ -257,21 +240,9 @@ class Persister:
             )
         return leader
 
-    async def _ask_there(self, key: ShareKey, api: str, request: Any, read: Callable[[Any], T]) -> T:
-        node_id = await self._coordinator_of(key)
-        try:
-            told = await self._connections.ask(node_id, api, request, self._timeout_ms())
-        except LOST as lost:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {node_id} did not answer: {lost}") from lost
-        for topic in told.results:
-            for row in topic.partitions:
-                if (bytes(topic.topic_id), row.partition) == (key.topic_id, key.partition):
-                    if row.error_code:
-                        raise KafkaError(ErrorCode(row.error_code), row.error_message)
-                    return read(row)
-        raise KafkaError(
-            ErrorCode.UNKNOWN_SERVER_ERROR, f"broker {node_id} did not include the share partition in its response"
-        )
+    def close(self) -> None:
+        """The broker stops."""
+        self._requests.close()
 
 
 def _nothing(_row: Any) -> None:

@@ -245,5 +245,7 @@ DECLARED = [
 
 by_key = {api.key: api for api in API}
 by_name = {api.name: api for api in (*API, *DECLARED)}
-PRODUCE, FETCH, API_VERSIONS = by_name["Produce"], by_name["Fetch"], by_name["ApiVersions"]
+PRODUCE, FETCH, SHARE_FETCH, API_VERSIONS = (
+    by_name[each] for each in ("Produce", "Fetch", "ShareFetch", "ApiVersions")
+)
 """The rows that are processed in a special way between the frame and the response."""

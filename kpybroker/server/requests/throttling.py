@@ -2,8 +2,10 @@
 
 This interceptor is active only while a quota is set; `follow` activates and deactivates it. A client's request is
 charged when it has been handled. A Fetch is charged when its response is encoded, because its size is unknown before
-that. If a Fetch exceeds the quota, an empty response is sent instead and nothing is charged. Responses are sent without
-delay, and then the connection is muted for the throttle time. Requests between brokers are not charged.
+that. If a Fetch exceeds the quota, an empty response is sent instead and nothing is charged. The records of an empty
+ShareFetch response would stay acquired, so a client that has used up its quota acquires nothing, and any other client
+gets the records that it acquired and is then throttled. Responses are sent without delay, and then the connection is
+muted for the throttle time. Requests between brokers are not charged.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from kpybroker.server.connections.port import Dispatch, Encode
 from kpybroker.server.requests.node_requests import is_of_a_broker
 from kpybroker.serving.authorization import may_act_as_a_node
 from kpybroker.serving.fetch.throttled import quiet_answer
-from kpybroker.wire.api import FETCH, PRODUCE, Api, Audience
+from kpybroker.wire.api import FETCH, PRODUCE, SHARE_FETCH, Api, Audience
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.layout import layout
 from kpybroker.wire.response_templates import FORMS
@@ -171,6 +173,8 @@ class Throttling:
             if api is FETCH:
                 request = self._limited(call, request)
                 charge.session_epoch = request.session_epoch
+            elif api is SHARE_FETCH:
+                request = self._limited_share(charge, request)
             charge.unanswered = api is PRODUCE and request.acks == 0
             began = self._stopwatch()
             try:
@@ -181,7 +185,7 @@ class Throttling:
             if type(result) is types.CoroutineType:
                 return self._awaited(charge, request, result)
             self._decide(charge)
-            if api is FETCH and not isinstance(result, Reply):
+            if api in (FETCH, SHARE_FETCH) and not isinstance(result, Reply):
                 answered = Reply()
                 answered.complete(result)
                 return answered
@@ -216,11 +220,23 @@ class Throttling:
         limited.min_bytes = min(request.min_bytes, limited.max_bytes)
         return limited
 
+    def _limited_share(self, charge: Charge, request: Any) -> Any:
+        """A ShareFetch that acquires nothing if its client has used up its quota, else at most what the client may get
+        without throttling. Its acknowledgements are not limited."""
+        call = charge.call
+        charge.wait_ms = self._quotas.charge(CONSUMER_BYTE_RATE, call.client_id, 0, call.principal.name)
+        limited = self._limited(call, request)
+        if charge.wait_ms:
+            limited = copy(request)
+            limited.max_records = limited.max_wait_ms = 0
+        return limited
+
     def _decide(self, charge: Charge) -> None:
         """Compute the throttle time, except for the bytes of a Fetch response."""
         quotas, client_id, user = self._quotas, charge.call.client_id, charge.call.principal.name
         if quotas.has(REQUEST_PERCENTAGE) and not charge.unanswered:
-            charge.wait_ms = quotas.charge(REQUEST_PERCENTAGE, client_id, charge.spent_s * PERCENT, user)
+            wait_ms = quotas.charge(REQUEST_PERCENTAGE, client_id, charge.spent_s * PERCENT, user)
+            charge.wait_ms = max(charge.wait_ms, wait_ms)
         if charge.api is PRODUCE:
             bytes_wait_ms = quotas.charge(PRODUCER_BYTE_RATE, client_id, charge.request_bytes, user)
             charge.wait_ms = max(charge.wait_ms, bytes_wait_ms)
@@ -238,6 +254,14 @@ class Throttling:
             if not charge.wait_ms:
                 return buffers
             reply.replace(quiet_answer(self._broker, charge.session_epoch, reply.response, charge.wait_ms))
+        elif charge.api is SHARE_FETCH:
+            buffers = encode(reply)
+            wait_ms = self._quotas.charge(
+                CONSUMER_BYTE_RATE, charge.call.client_id, sum(map(len, buffers)), charge.call.principal.name
+            )
+            charge.wait_ms = max(charge.wait_ms, wait_ms)
+            if not charge.wait_ms:
+                return buffers
         if charge.wait_ms:
             reply.replace(self._told(charge, reply.response))
             self._pause(charge)
