@@ -230,6 +230,22 @@ def test_a_record_that_nobody_was_delivered_is_skipped(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
+    ("delivered", "told", "sentence"),
+    [((), None, None), ((9,), None, None), ((9,), 7, "offset 7 of topic-0 was delivered 0 times"), ((), 8, None)],
+)
+def test_a_group_that_begins_late_skips_nothing_from_its_start_on(
+    case: Case, delivered: tuple[int, ...], told: int | None, sentence: str | None
+) -> None:
+    case.law.begins_late(0)
+    for offset in delivered:
+        case.acknowledged(case.delivered("ann", offset), ACCEPT)
+    if told is not None:
+        case.law.told_start(0, told)
+    case.law.check_end(0, [(7, b"value")], committed=False)
+    case.told(sentence)
+
+
+@pytest.mark.parametrize(
     ("start", "answer", "is_delivered_again", "skipped"),
     [
         (8, "confirmed", False, None),

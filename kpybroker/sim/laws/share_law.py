@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -93,8 +94,10 @@ class PlaceFacts:
     """What is known of one partition."""
 
     era: int = 0
-    floor: int = 0
+    floor: float = 0
     """Records below it need not be delivered."""
+    begins_late: bool = False
+    """Whether the group begins at an offset that is not known: at most `floor`."""
     is_doubtful: bool = False
     """Whether a change of the offsets without a response may still take effect."""
     lost: int = 0
@@ -109,6 +112,15 @@ class PlaceFacts:
         """A leader has this delivery count in memory."""
         self.counts[offset] = max(self.counts.get(offset, 0), count)
 
+    def begin_late(self) -> None:
+        """The group begins at an unknown offset, from which on each record must be delivered."""
+        self.begins_late, self.floor = True, math.inf
+
+    def reach_down(self, offset: int) -> None:
+        """The group has begun at or before this offset."""
+        if self.begins_late:
+            self.floor = min(self.floor, offset)
+
     def lose(self) -> None:
         """A fetch got no answer."""
         self.lost += 1
@@ -116,6 +128,7 @@ class PlaceFacts:
     def begin_era(self, floor: int) -> None:
         """A change of the offsets is sent, or was confirmed."""
         self.era += 1
+        self.begins_late = False
         self.floor = max(self.floor, floor)
         self.settled.clear()
 
@@ -172,6 +185,7 @@ class ShareLaw:
         """A member was delivered a record."""
         history, facts, offset = self._history, self._facts[index], delivery.offset
         delivery.era = facts.era
+        facts.reach_down(offset)
         at = self._at(index, offset)
         if not 1 <= delivery.count <= self._limit:
             history.breach(f"{at} was delivered {delivery.count} times, but the limit is {self._limit}")
@@ -210,6 +224,14 @@ class ShareLaw:
         """Whether the lock must still be there."""
         lasts = self._history.now_s < delivery.until_s - ROUNDED_S
         return lasts and not delivery.is_given_up and self._holds(delivery, index)
+
+    def begins_late(self, index: int) -> None:
+        """The group begins at the end that the partition has at the first fetch, not at its start."""
+        self._facts[index].begin_late()
+
+    def told_start(self, index: int, start: int) -> None:
+        """An admin is told where the group begins."""
+        self._facts[index].reach_down(start)
 
     # ---- acknowledgements
 
