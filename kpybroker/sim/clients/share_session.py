@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
+from kpybroker.shares.leader import LedSharePartition
 from kpybroker.shares.partition import AcknowledgeType
 from kpybroker.shares.sessions import CLOSING, OPENING
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
@@ -241,7 +242,7 @@ class NodeSession:
 
     # ---- what was delivered
 
-    def _take(self, row: Any, asked_s: float, lock_s: float, reigns: Mapping[int, object | None]) -> int:
+    def _take(self, row: Any, asked_s: float, lock_s: float, reigns: Mapping[int, LedSharePartition | None]) -> int:
         """Keep and check the records of a partition. Returns how many offsets were acquired."""
         if not row.acquired_records:
             return 0
@@ -273,6 +274,7 @@ class NodeSession:
                     asked_s,
                     asked_s + lock_s,
                     reign,
+                    -1 if reign is None else reign.leader_epoch,
                     session,
                 )
                 for offset in offsets

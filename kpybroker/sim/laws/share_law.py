@@ -43,6 +43,8 @@ class Delivery:
     until_s: float
     """Until when the lock lasts at least."""
     reign: object | None
+    leader_epoch: int
+    """The leader epoch of the reign; -1 if that is not certain."""
     session: object | None
     """The member's session on the leader when the delivery arrived."""
     era: int = 0
@@ -85,6 +87,7 @@ class Settled(NamedTuple):
 
     at_s: float
     reign: object | None
+    leader_epoch: int
     counted: int
     """The count of the delivery that was acknowledged."""
 
@@ -190,10 +193,7 @@ class ShareLaw:
         if not 1 <= delivery.count <= self._limit:
             history.breach(f"{at} was delivered {delivery.count} times, but the limit is {self._limit}")
         settled = facts.settled.get(offset)
-        if settled is not None and (
-            delivery.asked_s >= settled.at_s
-            or (delivery.reign is not None and delivery.reign is settled.reign and delivery.count > settled.counted)
-        ):
+        if settled is not None and _follows(delivery, settled):
             history.breach(f"{at} was acknowledged, and then delivered to {delivery.member} again")
         for other in facts.deliveries[offset]:
             if other.reign is None or other.reign is not delivery.reign:
@@ -258,7 +258,8 @@ class ShareLaw:
             if kind == AcknowledgeType.RENEW:
                 delivery.renewed(until_s)
             elif kind in FINAL and not facts.is_doubtful:
-                facts.settled.setdefault(delivery.offset, Settled(now_s, delivery.reign, delivery.count))
+                settled = Settled(now_s, delivery.reign, delivery.leader_epoch, delivery.count)
+                facts.settled.setdefault(delivery.offset, settled)
 
     def refused(self, index: int, deliveries: Sequence[tuple[Delivery, int]], code: int, *, is_sound: bool) -> None:
         """An acknowledgement was refused. is_sound: the
@@ -333,3 +334,11 @@ class ShareLaw:
                 and max(most, facts.counts.get(offset, 0)) + min(facts.lost, UNSEEN_MAX) < self._limit
             ):
                 history.breach(f"{self._at(index, offset)} was delivered {most} times, and never acknowledged")
+
+
+def _follows(delivery: Delivery, settled: Settled) -> bool:
+    """Whether the record was certainly settled before this delivery. A leader that has been deposed and does not know
+    it yet may still deliver it, as leaders have no leases; what its members acknowledge is refused."""
+    if delivery.reign is not None and delivery.reign is settled.reign:
+        return delivery.asked_s >= settled.at_s or delivery.count > settled.counted
+    return delivery.asked_s >= settled.at_s and delivery.leader_epoch >= settled.leader_epoch >= 0
