@@ -13,6 +13,8 @@ from kpybroker.shares.keys import ShareKey
 class Initialize:
     """Begin the state of a share partition, in place of an earlier one. Answered with None.
 
+    If a leader has used the state that this state epoch began, nothing changes: the command is a late retry.
+
     Raises INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION, FENCED_STATE_EPOCH, or COORDINATOR_NOT_AVAILABLE at the limit.
     """
 

@@ -145,6 +145,8 @@ class ShareMachine:
         if known is not None and command.state_epoch != NO_EPOCH and command.state_epoch < known.state_epoch:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
         self._check_topic(command.key)
+        if known is not None and command.state_epoch == known.state_epoch and known.is_used(command.start):
+            return _answer(ticket, None)  # a late retry: since then, members have joined, which begins another epoch
         if known is None and len(self.states) >= self.settings.max_share_partitions:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the limit of share partitions is reached")
         state = initialized(known, command.state_epoch, command.start, now.wall_ms)

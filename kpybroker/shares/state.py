@@ -35,6 +35,11 @@ class ShareState:
     created_ms: int = 0
     written_ms: int = 0
 
+    def is_used(self, start: int) -> bool:
+        """Whether a leader has read or written the state since it was initialized with this start."""
+        is_found = start == UNINITIALIZED and self.start != UNINITIALIZED
+        return bool(self.batches) or self.leader_epoch > 0 or is_found
+
     def updated(
         self, leader_epoch: int, start: int, complete_count: int, told: Iterable[StateBatch] = ()
     ) -> ShareState:

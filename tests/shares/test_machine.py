@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,9 +106,34 @@ def test_what_a_later_group_epoch_began_is_not_written_by_an_earlier_one() -> No
 def test_a_new_beginning_forgets_the_batches() -> None:
     stage = ready()
     stage.ask(write(0, StateBatch(3, 4, 2, 1)))
-    stage.ask(Initialize(key(), 1, 9))
+    stage.ask(Initialize(key(), 2, 9))
     found = stage.ask(ReadSummary(key()))
     assert (found.start, found.batches, found.complete_count) == (9, (), 0)
+
+
+@pytest.mark.parametrize(
+    ("start", "use"),
+    [
+        (0, write(0, StateBatch(3, 4, 2, 1))),
+        (0, Read(key(), 1)),
+        (UNINITIALIZED, write(7)),
+    ],
+)
+def test_a_late_retry_undoes_nothing(start: int, use: Any) -> None:
+    """The simulator's seed 1125: an initialization was tried again after members had joined and consumed."""
+    stage = Stage()
+    assert stage.code(Initialize(key(), 1, start)) == 0
+    assert stage.code(use) == 0
+    before, end = stage.ask(ReadSummary(key())), stage.end
+    assert stage.code(Initialize(key(), 1, start)) == 0
+    assert (stage.ask(ReadSummary(key())), stage.end) == (before, end)
+
+
+def test_offsets_may_be_altered_twice_in_one_epoch() -> None:
+    stage = Stage()
+    for start in (9, 5):
+        assert stage.code(Initialize(key(), 1, start)) == 0
+        assert stage.ask(ReadSummary(key())).start == start
 
 
 def test_what_is_deleted_is_gone_and_may_be_deleted_again() -> None:

@@ -20,6 +20,7 @@ from kpybroker.sim.world.history import History, Sent, SentTransaction
 TOPIC, LIMIT, LOCK_S = "topic", 3, 1.0
 HERE, LATER, SESSION = object(), object(), object()
 """Two reigns, and a session."""
+EPOCHS = {HERE: 3, LATER: 4, None: -1}
 ACCEPT, RELEASE, REJECT, RENEW = (
     AcknowledgeType.ACCEPT,
     AcknowledgeType.RELEASE,
@@ -49,7 +50,7 @@ class Case:
         self, member: str, offset: int = 7, count: int = 1, *, reign: object | None = HERE, asked_s: float | None = None
     ) -> Delivery:
         asked_s = self.history.now_s if asked_s is None else asked_s
-        delivery = Delivery(member, 1, offset, count, asked_s, asked_s + LOCK_S, reign, SESSION)
+        delivery = Delivery(member, 1, offset, count, asked_s, asked_s + LOCK_S, reign, EPOCHS[reign], SESSION)
         self.law.delivered(0, delivery)
         return delivery
 
@@ -159,6 +160,7 @@ def test_counts_rise_by_one(
         (ACCEPT, FENCED, LATER, 1.0, None),
         (ACCEPT, 0, LATER, 0.2, None),
         (ACCEPT, 0, HERE, 0.2, "was acknowledged, and then delivered to bob again"),
+        (ACCEPT, 0, None, 1.0, None),
     ],
 )
 def test_an_acknowledged_record_is_not_delivered_again(
@@ -170,6 +172,13 @@ def test_an_acknowledged_record_is_not_delivered_again(
     case.at(1.5)
     case.delivered("bob", count=2, reign=reign, asked_s=asked_s)
     case.told(sentence)
+
+
+def test_a_deposed_leader_may_deliver_an_acknowledged_record(case: Case) -> None:
+    case.acknowledged(case.delivered("ann", reign=LATER), ACCEPT)
+    case.at(1.5)
+    case.delivered("bob", reign=HERE)
+    case.told(None)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +236,22 @@ def test_nothing_is_skipped(
 def test_a_record_that_nobody_was_delivered_is_skipped(case: Case) -> None:
     case.law.check_end(0, [(7, b"value")], committed=False)
     case.told("offset 7 of topic-0 was delivered 0 times")
+
+
+@pytest.mark.parametrize(
+    ("delivered", "told", "sentence"),
+    [((), None, None), ((9,), None, None), ((9,), 7, "offset 7 of topic-0 was delivered 0 times"), ((), 8, None)],
+)
+def test_a_group_that_begins_late_skips_nothing_from_its_start_on(
+    case: Case, delivered: tuple[int, ...], told: int | None, sentence: str | None
+) -> None:
+    case.law.begins_late(0)
+    for offset in delivered:
+        case.acknowledged(case.delivered("ann", offset), ACCEPT)
+    if told is not None:
+        case.law.told_start(0, told)
+    case.law.check_end(0, [(7, b"value")], committed=False)
+    case.told(sentence)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Errands of the group coordinator at share coordinators: to initialize or delete the state of share partitions.
 
 An errand is run once the record that announces it has committed. If the group coordinator ends before the errand is
-done, the next one runs it again: running it twice does no harm.
+done, the errand is cancelled, and the next coordinator runs it again: running it twice does no harm, as long as no
+member has consumed in the meantime.
 """
 
 from __future__ import annotations
@@ -69,13 +70,15 @@ class ErrandRunner:
         for task in self._tasks:
             task.cancel()
 
-    def _begin(self, work: Any) -> None:
+    def _begin(self, work: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _run_all(self, runner: Runner) -> None:
         room = asyncio.Semaphore(RUNNING_MAX)
+        running: set[asyncio.Task[None]] = set()
         while runner.ready:
             try:
                 errands: list[Errand] = await runner.ask(AwaitErrands(), NO_LIMIT_MS)
@@ -84,7 +87,11 @@ class ErrandRunner:
                 continue
             for errand in errands:
                 await room.acquire()
-                self._begin(self._run(runner, errand, room))
+                task = self._begin(self._run(runner, errand, room))
+                running.add(task)
+                task.add_done_callback(running.discard)
+        for task in list(running):  # a late try could undo what the next coordinator's members have done since
+            task.cancel()
 
     async def _run(self, runner: Runner, errand: Errand, room: asyncio.Semaphore) -> None:
         code = ErrorCode.NONE

@@ -26,6 +26,8 @@ from kpybroker.topics import TopicPartition
 GROUP, TOPIC = "share", "delivered"
 COMMITTED_ODDS = 0.4
 ADMIN_ODDS = 0.6
+LATE_ODDS = 0.2
+"""The odds that the group begins at the end of the partitions."""
 LOOKS_EVERY_S = 0.1
 REST_LIMIT_S = 60.0
 LIMIT, IN_FLIGHT = "group.share.delivery.count.limit", "group.share.partition.max.record.locks"
@@ -45,11 +47,15 @@ class ShareGroups(Actor):
         self._consumers = random.choice((2, 3, 4))
         self._is_committed = random.random() < COMMITTED_ODDS
         self._has_admin = random.random() < ADMIN_ODDS
+        self._begins_late = random.random() < LATE_ODDS
         self._places: list[TopicPartition] = [(TOPIC, index) for index in self._indexes]
         properties = run.setup.nodes[0].properties
         limit, in_flight = int(properties[LIMIT]), int(properties[IN_FLIGHT])
         self._sight = ShareSight(run.machines, GROUP)
         self._law = ShareLaw(run.history, TOPIC, limit, self._holds)
+        if self._begins_late:
+            for index in self._indexes:
+                self._law.begins_late(index)
         self._states = ShareStates(run.history, self._sight, self._law, limit, in_flight)
         self._stage = Stage()
         self._topic_id = b""
@@ -93,7 +99,7 @@ class ShareGroups(Actor):
 
     def preparations(self, founder: SimClient) -> list[Preparation]:
         """The settings of the group come first, so that a broker that knows the topic knows them too."""
-        settings = {"share.auto.offset.reset": "earliest"}
+        settings = {"share.auto.offset.reset": "latest" if self._begins_late else "earliest"}
         if self._is_committed:
             settings["share.isolation.level"] = "read_committed"
         replicas = self.run.setup.replicas
@@ -137,7 +143,14 @@ class ShareGroups(Actor):
             self._begin(
                 "share admin",
                 lambda client: ShareAdmin(
-                    client, GROUP, TOPIC, self._indexes, self._stage, self._law, self._all_are_out
+                    client,
+                    GROUP,
+                    TOPIC,
+                    self._indexes,
+                    self._stage,
+                    self._law,
+                    self._all_are_out,
+                    may_delete=not self._begins_late,
                 ),
             )
         self._watching = run.loop.create_task(self._watch())

@@ -78,12 +78,13 @@ class ShareStates:
 
 
 def check_order(history: History, key: ShareKey, before: ShareState | None, after: ShareState | None) -> None:
-    """A state follows another one: no epoch goes back, nor does the start within a state epoch."""
+    """A state follows another one: no epoch goes back, nor does the start within a state epoch, once a leader has used
+    the state: until then, an admin may alter the offsets again."""
     if before is None or after is None:
         return
     if after.state_epoch < before.state_epoch:
         history.breach(f"the state epoch of {key.text} went back from {before.state_epoch} to {after.state_epoch}")
-    elif after.state_epoch == before.state_epoch:
+    elif after.state_epoch == before.state_epoch and (before.batches or before.leader_epoch):
         if after.leader_epoch < before.leader_epoch:
             history.breach(f"the leader epoch of {key.text} went back from {before.leader_epoch}")
         if after.start < before.start:

@@ -45,7 +45,7 @@ async def described(client: SimClient, group: str, topic: str) -> dict[int, Any]
 class ShareAdmin:
     """Describes the offsets of a group; now and then it empties the group, and alters or deletes its offsets.
 
-    is_out: whether all members have left.
+    is_out: whether all members have left. may_delete: whether a group without offsets begins at offset 0.
     """
 
     def __init__(
@@ -57,6 +57,8 @@ class ShareAdmin:
         stage: Stage,
         law: ShareLaw,
         is_out: Callable[[], bool],
+        *,
+        may_delete: bool,
     ) -> None:
         self._client = client
         self._group = group
@@ -65,6 +67,7 @@ class ShareAdmin:
         self._stage = stage
         self._law = law
         self._is_out = is_out
+        self._may_delete = may_delete
         self.has_ended = False
 
     async def run(self) -> None:
@@ -88,8 +91,12 @@ class ShareAdmin:
 
     async def _describe(self) -> None:
         for index, row in (await described(self._client, self._group, self._topic)).items():
-            if not row.error_code and (row.start_offset < -1 or row.lag < -1):
+            if row.error_code:
+                continue
+            if row.start_offset < -1 or row.lag < -1:
                 self._client.history.breach(f"{self._group} is at {row.start_offset} of {self._topic}-{index}")
+            if row.start_offset >= 0:
+                self._law.told_start(index, row.start_offset)
 
     async def _change(self) -> None:
         """Alter or delete offsets when the group is empty. Raises Unanswered, Refused."""
@@ -97,7 +104,7 @@ class ShareAdmin:
         until_s = client.history.now_s + EMPTY_LIMIT_S
         while not self._is_out() and client.history.now_s < until_s and not client.stopping:
             await asyncio.sleep(0.2)
-        deletes = client.random.random() < DELETE_ODDS
+        deletes = self._may_delete and client.random.random() < DELETE_ODDS
         while not client.stopping:
             try:
                 await (self._delete() if deletes else self._alter())

@@ -217,7 +217,10 @@ class ShareConsumer:
         acks, renewals = self._decide(session)
         if renewals:
             try:
-                await session.acknowledge(renewals, renews=True)
+                if random.random() < 0.5:
+                    await session.renew(renewals)
+                else:
+                    await session.acknowledge(renewals, renews=True)
             finally:
                 session.hold(each.of for each in renewals if not each.of.deliveries[0].is_given_up)
         if acks and random.random() < 0.4:

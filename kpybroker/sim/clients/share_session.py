@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
+from kpybroker.shares.leader import LedSharePartition
 from kpybroker.shares.partition import AcknowledgeType
 from kpybroker.shares.sessions import CLOSING, OPENING
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
@@ -48,6 +49,9 @@ class Wanted(NamedTuple):
     max_records: int
     batch_size: int
     mode: int
+
+
+NOTHING = Wanted(max_wait_ms=0, max_bytes=0, max_records=0, batch_size=0, mode=0)
 
 
 class NodeSession:
@@ -109,11 +113,20 @@ class NodeSession:
 
     # ---- requests; all of them raise Unanswered, Refused
 
-    async def fetch(self, indexes: Sequence[int], acks: Sequence[AckBatch], wanted: Wanted) -> bool:
-        """Fetch from these partitions, with acknowledgements. Returns whether all partitions were served."""
+    async def renew(self, renewals: Sequence[AckBatch]) -> None:
+        """Extend locks with a ShareFetch, which then fetches nothing."""
+        await self._fetch(sorted(self._places), renewals, NOTHING, renews=True)
+
+    async def fetch(self, indexes: Sequence[int], acks: Sequence[AckBatch], wanted: Wanted) -> None:
+        """Fetch from these partitions, with acknowledgements."""
+        await self._fetch(indexes, acks, wanted, renews=False)
+
+    async def _fetch(self, indexes: Sequence[int], acks: Sequence[AckBatch], wanted: Wanted, *, renews: bool) -> None:
         await self._connect()
         if self._epoch == OPENING:
             acks = ()
+            if renews:
+                return
         topics = {index: share_fetch.FetchPartition(partition_index=index) for index in indexes}
         for index, some in _by_index(acks).items():
             row = topics.setdefault(index, share_fetch.FetchPartition(partition_index=index))
@@ -126,11 +139,12 @@ class NodeSession:
             member_id=self._member_id,
             share_session_epoch=self._epoch,
             max_wait_ms=wanted.max_wait_ms,
-            min_bytes=1,
+            min_bytes=0 if renews else 1,
             max_bytes=wanted.max_bytes,
             max_records=wanted.max_records,
             batch_size=wanted.batch_size,
             share_acquire_mode=wanted.mode,
+            is_renew_ack=renews,
             topics=[share_fetch.FetchTopic(topic_id=self._topic_id, partitions=rows)] if rows else [],
         )
         if gone:
@@ -153,7 +167,6 @@ class NodeSession:
         errors = [row.error_code for topic in response.responses for row in topic.partitions if row.error_code]
         if errors:
             raise Refused(errors[0])
-        return True
 
     async def acknowledge(self, acks: Sequence[AckBatch], *, renews: bool = False, closes: bool = False) -> None:
         """Acknowledge without a fetch. closes: end the session."""
@@ -229,7 +242,7 @@ class NodeSession:
 
     # ---- what was delivered
 
-    def _take(self, row: Any, asked_s: float, lock_s: float, reigns: Mapping[int, object | None]) -> int:
+    def _take(self, row: Any, asked_s: float, lock_s: float, reigns: Mapping[int, LedSharePartition | None]) -> int:
         """Keep and check the records of a partition. Returns how many offsets were acquired."""
         if not row.acquired_records:
             return 0
@@ -261,6 +274,7 @@ class NodeSession:
                     asked_s,
                     asked_s + lock_s,
                     reign,
+                    -1 if reign is None else reign.leader_epoch,
                     session,
                 )
                 for offset in offsets

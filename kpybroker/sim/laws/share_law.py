@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Delivery:
     until_s: float
     """Until when the lock lasts at least."""
     reign: object | None
+    leader_epoch: int
+    """The leader epoch of the reign; -1 if that is not certain."""
     session: object | None
     """The member's session on the leader when the delivery arrived."""
     era: int = 0
@@ -84,6 +87,7 @@ class Settled(NamedTuple):
 
     at_s: float
     reign: object | None
+    leader_epoch: int
     counted: int
     """The count of the delivery that was acknowledged."""
 
@@ -93,8 +97,10 @@ class PlaceFacts:
     """What is known of one partition."""
 
     era: int = 0
-    floor: int = 0
+    floor: float = 0
     """Records below it need not be delivered."""
+    begins_late: bool = False
+    """Whether the group begins at an offset that is not known: at most `floor`."""
     is_doubtful: bool = False
     """Whether a change of the offsets without a response may still take effect."""
     lost: int = 0
@@ -109,6 +115,15 @@ class PlaceFacts:
         """A leader has this delivery count in memory."""
         self.counts[offset] = max(self.counts.get(offset, 0), count)
 
+    def begin_late(self) -> None:
+        """The group begins at an unknown offset, from which on each record must be delivered."""
+        self.begins_late, self.floor = True, math.inf
+
+    def reach_down(self, offset: int) -> None:
+        """The group has begun at or before this offset."""
+        if self.begins_late:
+            self.floor = min(self.floor, offset)
+
     def lose(self) -> None:
         """A fetch got no answer."""
         self.lost += 1
@@ -116,6 +131,7 @@ class PlaceFacts:
     def begin_era(self, floor: int) -> None:
         """A change of the offsets is sent, or was confirmed."""
         self.era += 1
+        self.begins_late = False
         self.floor = max(self.floor, floor)
         self.settled.clear()
 
@@ -172,14 +188,12 @@ class ShareLaw:
         """A member was delivered a record."""
         history, facts, offset = self._history, self._facts[index], delivery.offset
         delivery.era = facts.era
+        facts.reach_down(offset)
         at = self._at(index, offset)
         if not 1 <= delivery.count <= self._limit:
             history.breach(f"{at} was delivered {delivery.count} times, but the limit is {self._limit}")
         settled = facts.settled.get(offset)
-        if settled is not None and (
-            delivery.asked_s >= settled.at_s
-            or (delivery.reign is not None and delivery.reign is settled.reign and delivery.count > settled.counted)
-        ):
+        if settled is not None and _follows(delivery, settled):
             history.breach(f"{at} was acknowledged, and then delivered to {delivery.member} again")
         for other in facts.deliveries[offset]:
             if other.reign is None or other.reign is not delivery.reign:
@@ -211,6 +225,14 @@ class ShareLaw:
         lasts = self._history.now_s < delivery.until_s - ROUNDED_S
         return lasts and not delivery.is_given_up and self._holds(delivery, index)
 
+    def begins_late(self, index: int) -> None:
+        """The group begins at the end that the partition has at the first fetch, not at its start."""
+        self._facts[index].begin_late()
+
+    def told_start(self, index: int, start: int) -> None:
+        """An admin is told where the group begins."""
+        self._facts[index].reach_down(start)
+
     # ---- acknowledgements
 
     def acknowledges(self, index: int, deliveries: Iterable[tuple[Delivery, int]]) -> None:
@@ -236,7 +258,8 @@ class ShareLaw:
             if kind == AcknowledgeType.RENEW:
                 delivery.renewed(until_s)
             elif kind in FINAL and not facts.is_doubtful:
-                facts.settled.setdefault(delivery.offset, Settled(now_s, delivery.reign, delivery.count))
+                settled = Settled(now_s, delivery.reign, delivery.leader_epoch, delivery.count)
+                facts.settled.setdefault(delivery.offset, settled)
 
     def refused(self, index: int, deliveries: Sequence[tuple[Delivery, int]], code: int, *, is_sound: bool) -> None:
         """An acknowledgement was refused. is_sound: the
@@ -311,3 +334,11 @@ class ShareLaw:
                 and max(most, facts.counts.get(offset, 0)) + min(facts.lost, UNSEEN_MAX) < self._limit
             ):
                 history.breach(f"{self._at(index, offset)} was delivered {most} times, and never acknowledged")
+
+
+def _follows(delivery: Delivery, settled: Settled) -> bool:
+    """Whether the record was certainly settled before this delivery. A leader that has been deposed and does not know
+    it yet may still deliver it, as leaders have no leases; what its members acknowledge is refused."""
+    if delivery.reign is not None and delivery.reign is settled.reign:
+        return delivery.asked_s >= settled.at_s or delivery.count > settled.counted
+    return delivery.asked_s >= settled.at_s and delivery.leader_epoch >= settled.leader_epoch >= 0
