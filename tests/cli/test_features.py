@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from kpybroker.testing.process import BrokerProcess
+
 from tests.cli.shell import Shell
 
 
