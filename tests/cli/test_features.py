@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from kpybroker.testing.process import BrokerProcess
+from kpybroker.testing import Broker
 
 from tests.cli.shell import Shell
 
 
 def test_levels_are_listed_and_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    with BrokerProcess.started("unstable.feature.versions.enable=true") as broker:
+    with Broker({"unstable.feature.versions.enable": True}) as broker:
         shell = Shell(broker.bootstrap, monkeypatch)
 
         def share() -> dict[str, object]:
