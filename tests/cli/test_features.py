@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kpybroker.testing import Broker
 
+from kpybroker.testing import Broker
 from tests.cli.shell import Shell
 
 
