@@ -76,7 +76,7 @@ def _name(code: int, *, with_match: bool = False) -> str:
 
 
 def delete_acls(state: ControllerState, command: DeleteAcls) -> tuple[list[Any], list[AclResult]]:
-    """Delete all ACLs that the filters select, or none. Raises INVALID_REQUEST if there are too many for one
+    """Delete all ACLs that the filters select, or none. Raises INVALID_REQUEST if there are too many ACLs for one
     request."""
     asked = sum(each.acl is None for each in command.filters)
     if asked * len(state.acls) > COMPARED_MAX:

@@ -1,4 +1,4 @@
-"""Assigns replicas to brokers and creates the records of new partitions; decides CreatePartitions."""
+"""Assigns replicas to brokers, creates the records of new partitions, and decides CreatePartitions."""
 
 from __future__ import annotations
 

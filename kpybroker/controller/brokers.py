@@ -29,8 +29,8 @@ LET_GO = BrokerState(True, should_shut_down=True)
 
 
 LEFT_AT_ONCE, LOOKED_AT_AT_ONCE = 2_000, 200_000
-"""The numbers of partitions after which one step of a fencing stops: partitions changed, and partitions examined. A
-step takes some tens of milliseconds. The partitions of one topic are changed together."""
+"""The numbers of changed partitions and of examined partitions after which one step of a fencing stops. A step takes
+some tens of milliseconds. The partitions of one topic are changed together."""
 
 
 class Lost(NamedTuple):
@@ -257,7 +257,7 @@ def leave(
     may_stay: bool = True,
     lost: Lost | None = None,
 ) -> list[Any]:
-    """Remove a broker from its leaderships and in-sync sets, wherever other brokers can replace it.
+    """Remove a broker's leaderships, and remove it from in-sync sets, wherever other brokers can replace it.
 
     - stopped_cleanly: None while this incarnation lives; otherwise whether it stopped cleanly.
     - may_stay: whether a partition without another replica keeps its leader, since changing it to none and back would

@@ -42,8 +42,8 @@ class AlterOp(IntEnum):
 
 
 class RegisterBroker(NamedTuple):
-    """Register a broker that starts (KIP-631). It is fenced until a BrokerHeartbeat unfences it. Answer: its epoch
-    (int).
+    """Register a broker that starts (KIP-631). It is fenced until a BrokerHeartbeat unfences it. Answer: the broker
+    epoch (int).
 
     `previous_epoch` is the broker epoch at its last clean shutdown, or -1. If it is -1, the partitions that the broker
     keeps leading get a new leader epoch.
@@ -287,7 +287,7 @@ class Reassignment(NamedTuple):
 
 
 class AlterReassignments(NamedTuple):
-    """Answer: list[PartitionResult] in the given order."""
+    """Reassignments to begin or cancel. Answer: list[PartitionResult] in the given order."""
 
     reassignments: tuple[Reassignment, ...]
     allow_replication_factor_change: bool = True
@@ -351,8 +351,8 @@ class FeatureUpdate(NamedTuple):
 
 
 class UpdateFeatures(NamedTuple):
-    """Feature levels to change; all are changed, or none is. Answer: None. Raises KafkaError for the first feature that
-    cannot be changed."""
+    """Feature levels to change. Either all are changed, or none. Answer: None. Raises KafkaError for the first feature
+    that cannot be changed."""
 
     updates: tuple[FeatureUpdate, ...]
     validate_only: bool = False

@@ -1,4 +1,5 @@
-"""Broker settings that are valid on their own, but conflict with other settings or with their previous values."""
+"""Refuses broker settings that are valid on their own, but conflict with other settings or with their previous
+values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log directories of replicas, as reported by brokers (KIP-858)."""
+"""Looks up the log directories of replicas, as reported by brokers (KIP-858)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 
 
 def is_online(broker: BrokerImage, directory: bytes) -> bool:
-    """Whether a replica in this directory can be served, as far as is known."""
+    """Whether a replica in this directory can be served, as far as the controller knows."""
     if directory in (MIGRATING, UNASSIGNED):
         return True
     return directory != LOST and (not broker.log_dirs or directory in broker.log_dirs)

@@ -1,5 +1,5 @@
-"""The settings for elections and in-sync sets. A topic's own setting takes precedence over the cluster's dynamic
-setting, and that over the setting in this node's file."""
+"""The settings for elections and in-sync sets. A topic's own setting takes precedence, then the cluster's dynamic
+setting, then the setting in this node's file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Rules:
         """Whether replicas that left the in-sync set below min.insync.replicas may be elected (KIP-966)."""
 
     def min_isr(self, topic: str) -> int:
-        """The least number of in-sync replicas with which a Produce with acks=all is acknowledged."""
+        """The smallest number of in-sync replicas with which a Produce with acks=all is acknowledged."""
         return self._settings(topic).min_insync_replicas
 
     def unclean(self, topic: str) -> bool:

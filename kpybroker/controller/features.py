@@ -85,7 +85,7 @@ def _check(state: ControllerState, supported: Mapping[str, tuple[int, int]], upd
 
 
 def _switch_elr(state: ControllerState, config: BrokerConfig, level: int) -> list[Any]:
-    """Write the records with which eligible leader replicas are switched on: elections then depend on
+    """The records that switch eligible leader replicas on or off. When they are on, elections depend on
     min.insync.replicas, which must be the same on all nodes."""
     if not level:
         return [stored.ClearElrRecord()]

@@ -1,4 +1,4 @@
-"""Internal topics that the broker creates, with Kafka's settings for them.
+"""Defines the internal topics that the broker creates, with Kafka's settings for them.
 
 `most_replicas` is the number of registered brokers if the topics may have fewer replicas than the settings demand;
 otherwise it is None (docs/decisions/0020).
@@ -36,9 +36,9 @@ KEPT_BY: Mapping[str, Mapping[str, str]] = MappingProxyType(
         TRANSACTION_TOPIC: {POLICY: "compact"},
     }
 )
-"""The settings with which the topic of a coordinator keeps every record that is needed, whatever its age."""
+"""The settings with which the topic of a coordinator keeps every record that is needed, regardless of its age."""
 WHY = {
-    "compact": "have no other policy than compaction, because even its old records may be needed",
+    "compact": "have only the policy compact, because even old records may be needed",
     "delete": "not be compacted, because all updates of a share partition have the same key",
 }
 
@@ -64,7 +64,7 @@ REPLICATION_FACTORS = {
 
 
 def offsets_topic(config: BrokerConfig, most_replicas: int | None) -> NewTopic:
-    """`__consumer_offsets`: compacted."""
+    """The topic `__consumer_offsets`, which is compacted."""
     return NewTopic(
         name=OFFSETS_TOPIC,
         num_partitions=config.offsets_topic_num_partitions,
@@ -78,7 +78,7 @@ def offsets_topic(config: BrokerConfig, most_replicas: int | None) -> NewTopic:
 
 
 def transaction_topic(config: BrokerConfig, most_replicas: int | None) -> NewTopic:
-    """`__transaction_state`: compacted, without unclean elections."""
+    """The topic `__transaction_state`, which is compacted and has no unclean elections."""
     replicas = _at_most(config.transaction_state_log_replication_factor, most_replicas)
     return NewTopic(
         name=TRANSACTION_TOPIC,
@@ -95,7 +95,8 @@ def transaction_topic(config: BrokerConfig, most_replicas: int | None) -> NewTop
 
 
 def share_state_topic(config: BrokerConfig, most_replicas: int | None) -> NewTopic:
-    """`__share_group_state`: records are kept until the coordinator deletes them (`shares/coordinator.py`)."""
+    """The topic `__share_group_state`. Its records are kept until the coordinator deletes them
+    (`shares/coordinator.py`)."""
     replicas = _at_most(config.share_coordinator_state_topic_replication_factor, most_replicas)
     return NewTopic(
         name=SHARE_STATE_TOPIC,

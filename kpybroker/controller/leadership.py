@@ -22,7 +22,7 @@ NOT_SAID = -1
 
 
 class Election(Enum):
-    """Which replicas an election may choose."""
+    """The type of an election: the replicas from which it may choose the leader."""
 
     ONLINE = "the current leader, or another replica that is live and in sync"
     PREFERRED = "the first replica if it can lead, else a leader as for ONLINE"
@@ -30,7 +30,7 @@ class Election(Enum):
 
 
 class Wanted(NamedTuple):
-    """The wanted change of a partition; None keeps a field as it is."""
+    """The wanted change of a partition; a field with None does not change."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
@@ -70,7 +70,7 @@ class PartitionChange:
         self._min_isr = rules.min_isr(topic.name) if self._elr else 1
 
     def record(self, index: int, wanted: Wanted) -> Any | None:
-        """The PartitionChangeRecord of a change, including the election that it needs; None if nothing changes."""
+        """The PartitionChangeRecord of a change, including any election that is needed; None if nothing changes."""
         now = self._topic.partitions[index]
         target = _Target(
             isr=now.isr if wanted.isr is None else wanted.isr,
@@ -201,7 +201,8 @@ class PartitionChange:
 
 
 def _complete_reassignment(target: _Target) -> None:
-    """Complete a reassignment if all added replicas are in sync, and at least one of the replicas that stay."""
+    """Complete a reassignment if all added replicas are in sync, and at least one of the remaining replicas is in
+    sync."""
     if not (target.adding or target.removing):
         return
     staying = tuple(node_id for node_id in target.isr if node_id not in target.removing)

@@ -1,4 +1,4 @@
-"""The rules for topic names."""
+"""Checks topic names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 def invalid_topic_name(name: str) -> str | None:
-    """Why a topic name is invalid; None if it is valid."""
+    """The reason why a topic name is invalid; None if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -27,7 +27,7 @@ def invalid_topic_name(name: str) -> str | None:
 
 
 def check_topic_name(name: str) -> None:
-    """Raises INVALID_TOPIC_EXCEPTION."""
+    """Check a topic name. Raises INVALID_TOPIC_EXCEPTION."""
     why = invalid_topic_name(name)
     if why is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)

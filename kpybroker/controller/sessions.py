@@ -44,7 +44,8 @@ class BrokerSessions:
         self.shutdown_offsets.pop(node_id, None)
 
     def holds(self, node_id: int, now_ms: int) -> bool:
-        """Whether the broker has a session: its current incarnation has sent a heartbeat recently enough."""
+        """Whether the current incarnation of the broker has a session, because it has sent a heartbeat recently
+        enough."""
         end_ms = self._ends_ms.get(node_id, now_ms)
         return end_ms > now_ms and self._let_go.get(node_id) != end_ms
 
@@ -65,7 +66,7 @@ class BrokerSessions:
         return [node_id for node_id, end_ms in self._live(state) if end_ms <= now_ms]
 
     def next_end_ms(self, state: ControllerState) -> int | None:
-        """When the first session of a live broker expires."""
+        """The time at which the first session of a live broker expires."""
         return min((end_ms for _, end_ms in self._live(state)), default=None)
 
     def _live(self, state: ControllerState) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """The state from which the controller decides: the same parts of the metadata as in an Image, and uncommitted changes.
 
-The state is changed in place, so that the cost of a record does not depend on its size (docs/decisions/0019).
+The state is changed in place, so that the cost of a record does not depend on the size of the state
+(docs/decisions/0019).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Tokens:
         """The ids of the tokens by HMAC, as they were when this mapping was last built. Some may have been removed
         since then."""
         self._swept_ms: int | None = None
-        """When expired tokens were last removed, on the steady clock; None before the first Tick."""
+        """The time at which expired tokens were last removed, on the steady clock; None before the first Tick."""
 
     def create(
         self, state: ControllerState, random: Random, command: CreateDelegationToken, now_ms: int

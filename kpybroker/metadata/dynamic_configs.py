@@ -1,4 +1,4 @@
-"""The effective dynamic settings and quotas of one node: those in the metadata that can be applied.
+"""Keeps the effective dynamic settings and quotas of one node, which are those in the metadata that can be applied.
 
 A setting that cannot be applied stays in the metadata and is logged, with the command that removes it; the last good
 value stays in effect. All code reads settings from this module, never from an Image.

@@ -47,7 +47,7 @@ class Changes(NamedTuple):
 
 
 class Image(MetadataContent):
-    """The metadata at an offset. All mappings are read-only by agreement; `Image()` is the empty cluster."""
+    """The metadata at an offset. All mappings are read-only by convention; `Image()` is the empty cluster."""
 
     __slots__ = ("changes", "epoch", "offset")
 
@@ -80,8 +80,8 @@ class Image(MetadataContent):
     def apply(self, records: Iterable[Any], offset: int, epoch: int) -> Image:
         """The Image after these records; `offset` is that of the last record, and `epoch` that of its leader.
 
-        The cost is that of the records and of a shallow copy of each mapping that they change. Raises Damage if a
-        record does not fit the state, or if this version of kpybroker does not support its type.
+        The cost depends only on the records, and on the mappings that they change, of which it makes shallow copies.
+        Raises Damage if a record does not fit the state, or if this version of kpybroker does not support its type.
         """
         delta = _Delta(self)
         for record in records:
@@ -90,7 +90,7 @@ class Image(MetadataContent):
 
     def records(self) -> Iterator[Any]:
         """The records that build this Image from the empty one, in the order of a snapshot."""
-        assert not self.in_transaction, "half a transaction cannot be a snapshot"
+        assert not self.in_transaction, "a snapshot cannot contain half a transaction"
         for part in PARTS:
             yield from part.records(part.of(self))
 

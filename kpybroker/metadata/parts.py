@@ -1,4 +1,4 @@
-"""All parts of the metadata. To add a kind of record, write a `Part` (`part.py`) in a file of its own, and add it to
+"""All parts of the metadata. To add a record type, write a `Part` (`part.py`) in a file of its own, and add it to
 `PARTS`."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CHANGES: Mapping[type[Any], Callable[[Metadata, Any], None]] = {
     stored.ZkMigrationStateRecord: _nothing,
     **{kind: change for part in PARTS for kind, change in part.changes.items()},
 }
-assert len(CHANGES) == 2 + sum(len(part.changes) for part in PARTS), "two parts change with the same kind of record"
+assert len(CHANGES) == 2 + sum(len(part.changes) for part in PARTS), "two parts have the same type of record"
 
 
 class MetadataContent:
@@ -134,12 +134,14 @@ class Replaying(MetadataContent, Metadata):
     def _change(self, record: Any) -> None:
         change = CHANGES.get(type(record))
         if change is None:
-            raise Damage(f"the metadata log has a {type(record).__name__}, which this version does not know")
+            raise Damage(
+                f"the metadata log has a {type(record).__name__}, which this version of kpybroker does not support"
+            )
         try:
             change(self, record)
         except LookupError as missing:
             raise Damage(
-                f"the metadata log has a {record} about something that does not exist ({missing})"
+                f"the metadata log has a {record} that refers to something that does not exist ({missing})"
             ) from missing
 
     def changing(self, part: Part[Mapping[Key, Item]]) -> dict[Key, Item]:

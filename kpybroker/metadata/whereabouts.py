@@ -32,7 +32,7 @@ def others_live(image: Image, node_id: int) -> bool:
 class Departed:
     """Brokers that were fenced recently: for a while, Metadata responses still contain their addresses.
 
-    librdkafka moves a partition to its new leader by way of the old leader's thread. If one response names the new
+    librdkafka moves a partition to its new leader through the thread of the old leader. If one response names the new
     leader and no longer contains the old one, librdkafka ends that thread first, loses the partition, and requests
     metadata again a second later.
     """

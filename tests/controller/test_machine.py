@@ -135,7 +135,7 @@ def test_a_record_without_effect_is_accepted_and_an_unknown_one_is_damage() -> N
     before = stage.replayed()
     stage.state.replay(stored.NoOpRecord())
     assert stage.state == before
-    with pytest.raises(Damage, match="which this version does not know"):
+    with pytest.raises(Damage, match="which this version of kpybroker does not support"):
         stage.state.replay(stored.BrokerEndpoint())
 
 

@@ -106,7 +106,7 @@ def test_a_record_about_something_unknown_is_damage(record: Any) -> None:
 
 
 def test_a_record_of_an_unknown_kind_is_damage() -> None:
-    with pytest.raises(Damage, match="which this version does not know"):
+    with pytest.raises(Damage, match="which this version of kpybroker does not support"):
         whole([stored.BrokerEndpoint()])
 
 

@@ -17,7 +17,7 @@ READING_MS: Final = 10
 
 
 class Voted(NamedTuple):
-    """The contents of `quorum-state`, which must be on disk before anything else happens in an epoch."""
+    """The contents of `quorum-state`, which must be on disk before the node does anything else in an epoch."""
 
     epoch: int = 0
     leader_id: int = NOBODY

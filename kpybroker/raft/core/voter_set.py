@@ -85,7 +85,7 @@ class VoterSet(NamedTuple):
         return tuple(voter.node_id for voter in self.voters)
 
     def get(self, node_id: int) -> Voter | None:
-        """The voter with this id, whatever its directory."""
+        """The voter with this id, regardless of its directory."""
         return next((voter for voter in self.voters if voter.node_id == node_id), None)
 
     def has(self, node_id: int, directory_id: bytes) -> bool:

@@ -38,7 +38,7 @@ class VoterRpcs:
         self._peers: dict[int, Peer] = {}
         self._under_way: dict[int, tuple[Question, asyncio.Task[None]]] = {}
         self._twin_known_to: int | None = None
-        """The last voter that named this node as the leader while this node asked for votes."""
+        """The last voter that named this node as the leader while this node requested votes."""
 
     def ask(self, question: Question) -> None:
         """Send a request, unless an equal request is waiting for its response."""
@@ -55,7 +55,9 @@ class VoterRpcs:
         """The reason why no leader can be elected; None if this node does not know it."""
         me = self._driver.identity.node_id
         if self._twin_known_to is not None:
-            return f"voter {self._twin_known_to} says that node {me} leads: is another node running with this node.id?"
+            return (
+                f"voter {self._twin_known_to} reports that node {me} leads: is another node running with this node.id?"
+            )
         everybody = self._everybody
         silent = [shown for shown, address in everybody.items() if address and self._is_silent(address)]
         if not silent:
@@ -107,7 +109,7 @@ class VoterRpcs:
                     event = await self._exchange(question, address)
                 self._driver.addresses.answered(address)
         except LOST as reason:
-            log.debug("%s was not answered: %s", question, reason)
+            log.debug("%s got no response: %s", question, reason)
             assert address is not None
             self._driver.addresses.unanswered(address)
             peer = self._peers.pop(question.to, None)

@@ -230,7 +230,7 @@ class MetadataLog:
         if end < self.applied or end < self.log.high_watermark:
             raise Damage(
                 f"the leader of the quorum lacks committed metadata: its epoch {told.epoch} ended at {told.end}, "
-                f"and this node knows commits up to {self.log.high_watermark}; was a voter's directory lost?"
+                f"and this node has committed records up to {self.log.high_watermark}; was a voter's directory lost?"
             )
         log.warning("truncating the metadata log from offset %d to %d, to follow its leader", self.log.end, end)
         self.log.truncate_to(end)

@@ -1,9 +1,9 @@
 """Marks a voter that starts on an empty directory: its cluster may be new, or the voter may have lost its disk.
 
-If the settings determine the voters (kraft.version 0), a voter is identified by its id alone, so that no node can
-distinguish the two cases. So such a voter votes only for candidates that also have an empty log. A majority of such
-voters can form a new cluster, but no leader of an existing cluster is elected by a vote that may be this voter's second
-one in an epoch. The restriction ends once the voter has all records that it may have acknowledged before
+If the settings determine the voters (kraft.version 0), a voter is identified by its id alone, and no node can
+distinguish the two cases. Therefore such a voter votes only for candidates that also have an empty log. A majority of
+such voters can form a new cluster, but no leader of an existing cluster is elected by a vote that may be this voter's
+second one in an epoch. The restriction ends once the voter has all records that it may have acknowledged before
 (`raft.core.state.CaughtUp`). A file preserves it across restarts. Apache Kafka has no such restriction: the operator is
 responsible when formatting a directory.
 """

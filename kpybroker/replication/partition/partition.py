@@ -114,7 +114,7 @@ class Partition:
         return f"<{self.topic}-{self.index} epoch {self.leader_epoch} end {self.log.end}>"
 
     def configure(self, settings: LogSettings) -> None:
-        """Adopt the topic's settings. If they now require fsync, sync what is not on disk yet."""
+        """Adopt the topic's settings. If they now require fsync, sync the records that are not on disk yet."""
         self.log.configure(settings)
         if settings.fsync_always and self.offline is None:
             self._start_sync()
@@ -237,8 +237,8 @@ class Partition:
         return self.append(split(encode_marker(marker, now_ms)), now_ms, client=False).last_offset + 1
 
     def flush(self) -> None:
-        """Write the queued batches, and advance the high watermark. This never raises: `offline` has the reason of any
-        damage.
+        """Write the queued batches, and advance the high watermark. This never raises an exception: after damage,
+        `offline` has the reason.
 
         If there is no file descriptor left, the batches and their waiters stay queued, and the flush is retried.
         """
@@ -384,7 +384,8 @@ class Partition:
 
     @property
     def refusal(self) -> KafkaError | None:
-        """The error for requests that wait for this partition in vain; None if waiting is useful."""
+        """The error for requests that wait for this partition, if it is offline or not led by this broker; else
+        None."""
         if self.offline is not None:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
         return None if self.leads else KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -215,8 +215,8 @@ class FetchSessions:
         self._sessions: OrderedDict[int, Session] = OrderedDict()
         """Sessions by id, with the least recently used one first."""
         self._young: dict[int, Session] = {}
-        """Sessions by id, with the oldest one first. They were younger than EVICTION_MS when a session was last to be
-        evicted."""
+        """Sessions by id, with the oldest one first. These sessions were younger than EVICTION_MS at the last attempt
+        to evict one."""
         self._old: list[Rank] = []
         """The ranks of all other sessions, sorted, so that not all of them are checked before a new session is
         refused."""

@@ -7,7 +7,7 @@ The code is fast for these reasons:
 - Objects are created without their constructor.
 - Strings are sliced from a bytes copy of the frame. Only records are views of the frame itself.
 
-Every malformed frame raises MalformedFrame, and no more memory is allocated than the frame justifies:
+Every malformed frame raises MalformedFrame, and the memory that is allocated is limited by the size of the frame:
 
 - An index or a struct call past the end of the frame raises an exception.
 - A slice past the end leaves the position beyond the end, where the next read or the final check refuses it.

@@ -223,7 +223,8 @@ def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES, plai
             end = at + size
             if size < 0 or end > total:
                 raise _invalid(f"a record of {size} bytes, but only {total - at} are left")
-            # here and in _sized, numbers of one byte are decoded in place: calls would take a quarter of the time
+            # here and in _sized, numbers of one byte are decoded in place, because calls would take a quarter of the
+            # time
             if (byte := plain[at + 1]) < 0x80:
                 timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
                 at += 2

@@ -76,7 +76,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
             import cramjam
 
             # as in Kafka, the default level selects the fast compressor, and any other level the high compression one;
-            # the Java consumer refuses linked blocks
+            # Java's consumer refuses linked blocks
             level = _LZ4_FAST if level in (None, LZ4_DEFAULT_LEVEL) else level
             frame = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
             with memoryview(data) as view:
@@ -150,7 +150,7 @@ def stored_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
 
 
 def clients_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
-    """Like `stored_pieces`, but for batches of clients. Accepts only frames that the Java consumer reads completely.
+    """Like `stored_pieces`, but for batches of clients. Accepts only frames that Java's consumer reads completely.
 
     Also raises UNKNOWN_SERVER_ERROR and INVALID_RECORD for LZ4; see `lz4_frames.pieces`.
     """
