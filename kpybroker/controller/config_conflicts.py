@@ -14,6 +14,9 @@ THREADS = (
     "num.network.threads",
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.reader.threads",
 )
 """Numbers of threads, which Kafka allows to be at most doubled or halved in one change. They have no effect here, but a
 script must fail as it does with Kafka."""
