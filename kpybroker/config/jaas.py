@@ -1,5 +1,7 @@
 """Parses the value of `sasl.jaas.config`: a Java login module and its options (KIP-85).
 
+It is read as Apache Kafka's JaasConfig reads it, with Java's StreamTokenizer: comments begin with a slash, a word that
+is not quoted has only letters, digits and `_-.$`, and begins with a letter, `_` or `$`.
 Only Kafka's own modules are supported, and no Java class is run.
 """
 
@@ -11,9 +13,14 @@ from typing import NamedTuple
 
 from kpybroker.errors import ConfigError
 
-TOKEN = re.compile(r"""\s*(?:"((?:[^"\\\n]|\\.)*)"|([^\s"'=;]+)|([=;]))""", re.DOTALL)
-ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
+BLANK = re.compile(r"(?>[\0-\x20]|/\*.*?(?:\*/|\Z)|/[^\n\r]*)*+", re.DOTALL)
+TOKEN = re.compile(
+    r"""(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\n\r])*)(?P=quote)|"""
+    r"""(?P<word>[A-Za-z_$\xa0-\U0010ffff][A-Za-z0-9_.$\xa0-\U0010ffff-]*)|(?P<symbol>[=;])""",
+    re.DOTALL,
+)
+ESCAPE = re.compile(r"\\(?:([0-3][0-7]{2}|[0-7]{1,2})|(.))", re.DOTALL)
+ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 FLAGS = ("required", "requisite", "sufficient", "optional")
 FORM = 'write <class> required <option>="<value>" ... ;'
 TEXT_MAX = 1 << 20
@@ -55,7 +62,7 @@ def parse_jaas(setting: str, text: str) -> Jaas:
     words, symbols = _tokens(setting, text)
     if not symbols.endswith(";") or ";" in symbols[:-1]:
         raise ConfigError(f"{setting}: it must have one login module and end with a semicolon; {FORM}")
-    if symbols[:2] != "ww" or words[1].lower() not in FLAGS:
+    if symbols[:2] != "ww" or not words[0] or words[1].lower() not in FLAGS:
         raise ConfigError(f"{setting}: after the class there must be {FLAGS[0]}; {FORM}")
     if not re.fullmatch("ww(?:w=w)*;", symbols):
         raise ConfigError(f"{setting}: an option is not a name and a value; {FORM}")
@@ -77,14 +84,27 @@ def _tokens(setting: str, text: str) -> tuple[list[str], str]:
     """The words of the text, and a string with the kind of each token, in which `w` stands for a word."""
     if len(text) > TEXT_MAX:
         raise ConfigError(f"{setting}: longer than {TEXT_MAX} characters")
-    words, symbols, at, text = [], "", 0, text.rstrip()
+    words, symbols, at = [], [], _begin(text, 0)
     while at < len(text):
         found = TOKEN.match(text, at)
         if found is None:
-            raise ConfigError(f"{setting}: a quotation mark is missing or misplaced; {FORM}")
-        quoted, word, symbol = found.groups()
-        if symbol is None:
-            words.append(word if quoted is None else ESCAPE.sub(lambda each: ESCAPED.get(each[1], each[1]), quoted))
-        symbols += symbol or "w"
-        at = found.end()
-    return words, symbols
+            raise ConfigError(
+                f"{setting}: at character {at + 1}, a quotation mark is missing, or a value has to be quoted; {FORM}"
+            )
+        if found["symbol"] is None:
+            words.append(found["word"] or ESCAPE.sub(_unescaped, found["quoted"]))
+        symbols.append(found["symbol"] or "w")
+        at = _begin(text, found.end())
+    return words, "".join(symbols)
+
+
+def _begin(text: str, at: int) -> int:
+    """Where the next token begins."""
+    blank = BLANK.match(text, at)
+    assert blank is not None
+    return blank.end()
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    octal, other = escape.groups()
+    return chr(int(octal, 8)) if octal else ESCAPED.get(other, other)

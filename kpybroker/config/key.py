@@ -256,7 +256,10 @@ class ConfigKey(NamedTuple):
             value = _convert(self.kind, text)
         except ValueError as error:
             return str(error)
-        return self.check.refuse(value) if self.check is not None else None
+        reason = self.check.refuse(value) if self.check is not None else None
+        if reason is None and isinstance(value, tuple) and "" in value:
+            return "values must not be empty"
+        return reason
 
 
 def _convert(kind: Kind, text: str) -> Value:
@@ -280,6 +283,8 @@ def _convert(kind: Kind, text: str) -> Value:
             return tuple(item.strip() for item in trimmed.split(",")) if trimmed else ()
         case Kind.PASSWORD:
             return text
+        case Kind.CLASS if not trimmed:
+            raise ValueError("Class  could not be found.")
         case Kind.STRING | Kind.CLASS:
             return trimmed
 

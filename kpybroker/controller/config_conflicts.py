@@ -15,6 +15,9 @@ THREADS = (
     "num.network.threads",
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.reader.threads",
 )
 """Numbers of threads. In one change, Kafka lets such a number be at most doubled or halved. These settings have no
 effect in kpybroker, but a script must fail as it does with Kafka."""

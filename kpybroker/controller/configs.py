@@ -11,6 +11,7 @@ from typing import Any
 from kpybroker.config import BrokerConfig
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.dynamic import usable, why_unusable
+from kpybroker.config.effect import key_of
 from kpybroker.config.key import ConfigKey, Kind, Mode
 from kpybroker.config.properties import did_you_mean
 from kpybroker.config.resource_type import ResourceType
@@ -51,6 +52,8 @@ MATCH_FIELDS = frozenset(
     }
 )
 NO_SETTINGS: Mapping[str, str] = {}
+LISTS: Mapping[int, Mapping[str, ConfigKey]] = {ResourceType.TOPIC: TOPIC_KEYS, ResourceType.BROKER: CHANGEABLE_KEYS}
+"""The settings among which lists can be appended to; as in Apache Kafka, those of client metrics are no lists here."""
 NODE_ID = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 PER_LISTENER_ONLY = re.compile(r"ssl\.(key|keystore|truststore)\.")
 
@@ -166,18 +169,27 @@ def _changed(resource: ChangeConfigs, current: Mapping[str, str]) -> dict[str, s
 
 
 def _list_change(kind: int, name: str, operation: AlterOp, value: str | None, current: Mapping[str, str]) -> str:
-    key = _keys(kind).get(name)
+    key = LISTS.get(kind, {}).get(name)
     if key is None or key.kind is not Kind.LIST:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"Can't {operation.name} to key {name} because its type is not LIST."
         )
     items = _items(current.get(name, key.default or ""))
-    given = _items(_not_null(name, value))
+    given = _given(_not_null(name, value))
     if operation == AlterOp.APPEND:
         items.extend(item for item in dict.fromkeys(given) if item not in items)
     else:
         items = [item for item in items if item not in given]
     return ",".join(items)
+
+
+def _given(text: str) -> list[str]:
+    """The items as Java's `split` finds them: an empty text is one empty item, and empty items at the end do not
+    count."""
+    items = [item.strip() for item in text.split(",")]
+    while len(items) > 1 and not items[-1]:
+        items.pop()
+    return items
 
 
 def _items(text: str) -> list[str]:
@@ -188,15 +200,6 @@ def _not_null(name: str, value: str | None) -> str:
     if value is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {name}")
     return value
-
-
-def _keys(kind: int) -> Mapping[str, ConfigKey]:
-    return {
-        ResourceType.TOPIC.value: TOPIC_KEYS,
-        ResourceType.BROKER.value: CHANGEABLE_KEYS,
-        ResourceType.CLIENT_METRICS.value: CLIENT_METRICS_KEYS,
-        ResourceType.GROUP.value: GROUP_KEYS,
-    }.get(kind, {})
 
 
 def _check_resource(state: ControllerState, kind: int, name: str) -> None:
@@ -300,7 +303,7 @@ def check_broker_configs(
             raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
     if default:
         _none_of(
-            [name for name in known if CHANGEABLE_KEYS[name].mode is Mode.PER_BROKER],
+            [name for name in new if (key := key_of(ResourceType.BROKER, name)) and key.mode is Mode.PER_BROKER],
             "Cannot update these configs at default cluster level, broker id must be specified",
         )
     check_together(config, settings, known, default=default)

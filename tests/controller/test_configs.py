@@ -125,6 +125,8 @@ def test_lists_grow_and_shrink(stage: Stage) -> None:
         ((("retention.ms", SUBTRACT, "5"),), E.INVALID_CONFIG),
         ((("nosuch", APPEND, "5"),), E.INVALID_CONFIG),
         ((("cleanup.policy", APPEND, "foo"),), E.INVALID_CONFIG),
+        ((("cleanup.policy", APPEND, ""),), E.INVALID_CONFIG),
+        ((("cleanup.policy", APPEND, "compact,,delete"),), E.INVALID_CONFIG),
         ((("retention.ms", 9, "5"),), E.INVALID_REQUEST),
         ((("retention.ms", SET, "5"), ("retention.ms", SET, "6")), E.INVALID_REQUEST),
         ((("nosuch", DELETE, None),), E.NONE),
@@ -134,6 +136,21 @@ def test_lists_grow_and_shrink(stage: Stage) -> None:
 def test_operations(stage: Stage, changes: tuple[tuple[str, int, str | None], ...], code: E) -> None:
     assert stage.code(change(TOPIC, "t", *changes))[0] is code
     assert stage.state.configs == {}
+
+
+def test_what_apache_kafka_leaves_out_of_a_list(stage: Stage) -> None:
+    """Java's split leaves empty items out at the end; an empty text is one empty item, and an empty list none."""
+    throttled = "leader.replication.throttled.replicas"
+    assert stage.code(change(TOPIC, "t", (throttled, APPEND, ""))) == (E.NONE, None)
+    assert stage.code(change(TOPIC, "t", (throttled, APPEND, "0:1,,"))) == (E.NONE, None)
+    assert stage.state.config(TOPIC, "t")[throttled] == "0:1"
+
+
+@pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
+@pytest.mark.parametrize("setting", ["metrics", "match"])
+def test_settings_of_client_metrics_are_no_lists(stage: Stage, setting: str, operation: int) -> None:
+    refused = (E.INVALID_CONFIG, f"Can't {AlterOp(operation).name} to key {setting} because its type is not LIST.")
+    assert stage.code(change(METRICS, "m", (setting, operation, "client_id=a"))) == refused
 
 
 @pytest.mark.parametrize(
@@ -183,6 +200,11 @@ def test_resources_that_cannot_be_changed(stage: Stage, kind: int, name: str, co
         ("1", "max.connections.per.ip.overrides", "localhost", "host:count"),
         ("", "ssl.keystore.type", "JKS", "per-listener"),
         ("", "listeners", "PLAINTEXT://:1234", "broker id must be specified: [listeners]"),
+        ("", "listener.name.ssl.ssl.keystore.location", "x", "[listener.name.ssl.ssl.keystore.location]"),
+        ("", "listener.name.ssl.plain.sasl.jaas.config", "", "[listener.name.ssl.plain.sasl.jaas.config]"),
+        ("1", "sasl.kerberos.principal.to.local.rules", "DEFAULT,", "values must not be empty"),
+        ("1", "ssl.engine.factory.class", "", "Class  could not be found."),
+        ("", "remote.log.reader.threads", "4", "at least half the current value 10"),
     ],
 )
 def test_bad_broker_settings(stage: Stage, name: str, setting: str, value: str, said: str) -> None:
