@@ -77,7 +77,7 @@ def target(request: pytest.FixtureRequest, target_name: str) -> Iterator[Running
 
 @pytest.fixture(scope="session")
 def spark_session(target: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """The one SparkSession of the process: start and stop take seconds."""
+    """The only SparkSession of the process, because its start and stop take seconds."""
     spark = session(target.bootstrap, log=tmp_path_factory.mktemp("spark") / "spark.log", settings=QUICK_JVM)
     yield spark
     spark.stop()
@@ -93,7 +93,7 @@ def spark(spark_session: "SparkSession") -> Iterator["SparkSession"]:
 
 @pytest.fixture
 def broker(target: Running) -> Running:
-    """The running broker: a test that killed it and then failed must not affect the others."""
+    """The running broker. If an earlier test killed it and then failed, it is restarted."""
     if not target.running:
         target.restart()
     return target

@@ -81,7 +81,8 @@ class Feed:
 
 
 class Copier:
-    """One of the copiers: a process, and after its end the next one with the same transactional id."""
+    """One of the copiers: a sequence of processes with the same transactional id. When one has ended, the next one
+    starts."""
 
     def __init__(self, kind: str, bootstrap: str, name: str, partition: int | None) -> None:
         self.kind = kind

@@ -15,7 +15,7 @@ TOPICS = ("orders", "payments")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.full  # test_archive.py tests what the commands do
+@pytest.mark.full  # test_archive.py tests the commands themselves
 def test_the_page_works(tmp_path: Path, target_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if target_name != "kpybroker":
         return  # the page uses fixed topic names, so the test has a separate broker

@@ -1,4 +1,5 @@
-"""A compacted topic ends with the newest record of each key, for every client, and DumpLogSegments finds no fault."""
+"""Tests that every client finds the newest record of each key in a compacted topic, and that DumpLogSegments finds no
+fault."""
 
 import time
 from collections.abc import Callable, Iterator

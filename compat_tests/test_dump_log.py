@@ -1,4 +1,4 @@
-"""Kafka's DumpLogSegments accepts every file of a data directory with a varied history."""
+"""Tests that Kafka's DumpLogSegments accepts every file of a data directory with a varied history."""
 
 from collections.abc import Callable
 

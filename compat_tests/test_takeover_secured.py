@@ -147,7 +147,7 @@ class House:
         self.people.remove(person)
         self.removed.append(person)
 
-    # ---- what can be seen
+    # ---- visible state
 
     def lists(self) -> dict[str, Any]:
         """The node's descriptions of ACLs, credentials, tokens and quotas."""

@@ -30,7 +30,7 @@ def counted() -> Counter[str]:
     told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     counts: Counter[str] = Counter()
     for test in re.findall(r"^compat_tests/\S+::.*$", told, re.MULTILINE):
-        if "test_troubleshooting_page" not in test:  # the output of clients is not a list of what they support
+        if "test_troubleshooting_page" not in test:  # it tests error messages, not supported features
             counts[_client_of(test)] += 1
     return counts
 

@@ -95,7 +95,7 @@ class Eyes:
         return sorted(self._nodes)
 
     def ask(self, name: str, request: Any, response: Any, node: int | None = None, version: int | None = None) -> Any:
-        """Send a request to a node, or to the first one, in the highest version."""
+        """Send a request in the highest version to this node, or to the first node if none is given."""
         talk = self._first if node is None else self._nodes[node]
         return talk.ask(name, by_name[name].max if version is None else version, request, response)
 

@@ -118,7 +118,7 @@ def test_every_command_and_option_exists(page: str) -> None:
 
 
 def test_every_command_in_texts_of_the_product_exists() -> None:
-    """In help texts, errors and docstrings; `X` stands for values that are filled in."""
+    """This test checks the commands in help texts, errors and docstrings; `X` stands for values that are filled in."""
     told = 0
     for source in sorted((ROOT / "kpybroker").rglob("*.py")):
         for text in re.findall(r"`(kpybroker (?!ready)[a-z][^`]*)`", source.read_text()):

@@ -48,7 +48,7 @@ def test_only_the_world_touches_the_outside(file: Path) -> None:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
             if name == "random.Random":
-                continue  # a type: the generator itself comes from the World
+                continue  # only the type; the generator itself is provided by the World
             assert name.split(".")[0] not in DOORS, f"{name_of(file)}:{node.lineno} imports {name}; ask the World"
 
 

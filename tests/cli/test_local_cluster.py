@@ -34,7 +34,7 @@ def ports() -> Iterator[Ports]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts the real program; kills what is still running at the end."""
+    """Starts the real program, and kills the processes that are still running at the end."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*arguments: str) -> subprocess.Popen[str]:

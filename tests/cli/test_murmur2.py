@@ -6,9 +6,8 @@ import pytest
 
 from kpybroker.cli.murmur2 import murmur2, partition_of
 
-# key in hexadecimal, the hash, and the partition of seven: computed by org.apache.kafka.common.utils.Utils.murmur2 and
-# toPositive of Kafka 4.3.1
-# fmt: off
+# the key in hexadecimal, the hash, and the partition (of seven partitions): computed by
+# org.apache.kafka.common.utils.Utils.murmur2 and toPositive of Kafka 4.3.1 fmt: off
 KAFKAS = [
     ("", 275646681, 2),
     ("61", 2731586172, 5),

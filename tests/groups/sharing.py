@@ -15,7 +15,7 @@ AT_ONCE = GroupSettings(first_join_pause_ms=0, share_assignment_interval_ms=0)
 
 
 def beat(member_id: str, epoch: int, *names: str, group: str = "s", **more: Any) -> ShareHeartbeat:
-    """A heartbeat; without names, the subscription stays as it is."""
+    """A heartbeat; without names, the subscription is unchanged."""
     request = share_group_heartbeat.Request(
         group_id=group, member_id=member_id, member_epoch=epoch, subscribed_topic_names=list(names) or None, **more
     )
