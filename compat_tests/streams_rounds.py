@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from compat_tests.client_confluent import Confluent
 from compat_tests.conftest import Running, start_target
-from compat_tests.pipelines import PATIENCE_S, Program
+from compat_tests.pipelines import PATIENCE_S, Program, properties
 from compat_tests.vocabulary import Consumer, closing
 
 SOURCE, SINK = "values", "counts"
@@ -26,6 +27,15 @@ PARTITIONS = 3
 KEYS = 20
 IN_A_ROUND = 400
 INSTANCES = 2
+PROTOCOLS = ("classic", "streams")
+SETTINGS: Mapping[str, str] = {
+    "group.streams.min.heartbeat.interval.ms": "500",
+    "group.streams.heartbeat.interval.ms": "500",
+    "group.streams.min.session.timeout.ms": "3000",
+    "group.streams.session.timeout.ms": "6000",
+    "group.streams.initial.rebalance.delay.ms": "200",
+}
+"""Settings of the broker: short intervals for streams groups (KIP-1071)."""
 
 
 class Broken(AssertionError):
@@ -61,9 +71,9 @@ class Counted:
                 raise Broken(f"{key!r} was sent {count} times, and counted {self.counts[key]}")
 
 
-def play(broker: Running, folder: Path, rounds: int, seed: int) -> int:
-    """Run two instances. In each round one of them is killed, or, in one round of four, the broker. Returns the number
-    of records."""
+def play(broker: Running, folder: Path, rounds: int, seed: int, protocol: str = "classic") -> int:
+    """Run two instances. In each round one of them is killed, or, in one round of four, the broker. A third instance
+    runs for one round in four. `protocol`: Streams' group.protocol. Returns the number of records."""
     chance = random.Random(seed)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     for made in admin.create_topics([NewTopic(topic, PARTITIONS) for topic in (SOURCE, SINK)]).values():
@@ -78,16 +88,23 @@ def play(broker: Running, folder: Path, rounds: int, seed: int) -> int:
             sent[key] += 1
         producer.poll(0)
 
-    programs = []
-    for name in (f"instance-{number}" for number in range(INSTANCES)):
-        what = ["exactly_once_v2", "keys", SOURCE, SINK]
+    more = properties(folder / "more", {"group.protocol": protocol})
+    what = ["exactly_once_v2", "keys", SOURCE, SINK, more]
+
+    def started(name: str) -> Program:
         where = [broker.bootstrap, "counting", name, str(folder / name)]
-        programs.append(Program("Counting", *where, *what, log=folder / f"{name}.log"))
+        return Program("Counting", *where, *what, log=folder / f"{name}.log")
+
+    programs = [started(f"instance-{number}") for number in range(INSTANCES)]
     counted = Counted(Confluent().consumer(broker.bootstrap, isolation="read_committed"))
     try:
         with closing(counted.consumer):
             for number in range(rounds):
                 send()
+                if number % 4 == 1:
+                    programs.append(started("another instance"))
+                elif number % 4 == 2:
+                    programs.pop().stop()
                 # while the instances are working: the outcome of some transactions is still open
                 counted.await_total(counted.total + chance.randrange(1, IN_A_ROUND // 2), programs)
                 if number % 4 == 3:
@@ -112,12 +129,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="classic")
     parser.add_argument("--target", choices=("kpybroker", "kafka"), default="kpybroker")
     arguments = parser.parse_args()
     console = Console()
-    with tempfile.TemporaryDirectory() as folder, start_target(arguments.target) as broker:
+    with tempfile.TemporaryDirectory() as folder, start_target(arguments.target, SETTINGS) as broker:
         try:
-            count = play(broker, Path(folder), arguments.rounds, arguments.seed)
+            count = play(broker, Path(folder), arguments.rounds, arguments.seed, arguments.protocol)
         except Broken as broken:
             console.print(f"[red]broken[/red] with seed {arguments.seed}: {broken}", markup=True)
             return 1

@@ -10,7 +10,7 @@ import pytest
 from compat_tests.client_confluent import Confluent
 from compat_tests.conftest import MakeTopic, Running, start_target
 from compat_tests.pipelines import Program
-from compat_tests.streams_rounds import play
+from compat_tests.streams_rounds import PROTOCOLS, SETTINGS, play
 from compat_tests.vocabulary import Message, closing, send_all
 
 TEXT = ["der Wind weht", "weht der Wind", "wo der Fluss in den Fluss fließt", "Wind"]
@@ -21,7 +21,7 @@ SEED = 3
 
 @pytest.fixture
 def alone(target_name: str) -> Iterator[Running]:
-    broker = start_target(target_name)
+    broker = start_target(target_name, SETTINGS)
     yield broker
     broker.kill9()
     broker.remove()
@@ -51,5 +51,6 @@ def test_words_are_counted(
         counting.stop()
 
 
-def test_counts_are_exact_whichever_process_is_killed(alone: Running, tmp_path: Path) -> None:
-    assert play(alone, tmp_path, ROUNDS, SEED) > 1000
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_counts_are_exact_whichever_process_is_killed(protocol: str, alone: Running, tmp_path: Path) -> None:
+    assert play(alone, tmp_path, ROUNDS, SEED, protocol) > 1000

@@ -12,54 +12,69 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from compat_tests.client_confluent import Confluent
 from compat_tests.conftest import MakeTopic, Running, start_target
 from compat_tests.pipelines import Program, properties
+from compat_tests.streams_rounds import SETTINGS
 from compat_tests.vocabulary import Message, closing, send_all
 
 TEXT = ["der Wind weht", "weht der Wind", "wo der Fluss in den Fluss fließt", "Wind"]
 REPEATED = 200
-SETTINGS = {
-    "group.streams.min.heartbeat.interval.ms": "500",
-    "group.streams.heartbeat.interval.ms": "500",
-    "group.streams.min.session.timeout.ms": "3000",
-    "group.streams.session.timeout.ms": "6000",
-    "group.streams.initial.rebalance.delay.ms": "200",
-    "offsets.topic.num.partitions": "5",
-}
+STORE = "KSTREAM-AGGREGATE-STATE-STORE-0000000003"
 
 
 @pytest.fixture(scope="module")
 def target(request: pytest.FixtureRequest, target_name: str) -> Iterator[Running]:
     """A broker with short intervals for streams groups."""
-    broker = start_target(target_name, SETTINGS)
+    broker = start_target(target_name, {**SETTINGS, "offsets.topic.num.partitions": "5"})
     yield broker
     broker.stop()
     if not request.session.testsfailed:
         broker.remove()
 
 
-def test_words_are_counted(
-    broker: Running, admin: AdminClient, make_topic: MakeTopic, unique: Callable[[], str], tmp_path: Path
-) -> None:
-    lines, counts, application = make_topic(3), make_topic(2), unique()
+@pytest.fixture
+def application(unique: Callable[[], str]) -> str:
+    """The name of a new application, which is that of its group."""
+    return unique()
+
+
+def counting(broker: Running, application: str, source: str, sink: str, folder: Path) -> Program:
+    """An instance of an application that counts the words of a topic's lines."""
+    more = properties(folder / "more", {"group.protocol": "streams"})
+    arguments = [broker.bootstrap, application, "one", str(folder), "at_least_once", "words", source, sink, more]
+    return Program("Counting", *arguments, log=folder / "log")
+
+
+def send_lines(broker: Running, topic: str) -> Counter[bytes]:
+    """Returns how often each word occurs."""
     producer = Confluent().producer(broker.bootstrap)
     with closing(producer):
-        send_all(producer, lines, [Message(line.encode()) for line in TEXT * REPEATED])
-    wanted = Counter(word.encode() for line in TEXT * REPEATED for word in line.split())
+        send_all(producer, topic, [Message(line.encode()) for line in TEXT * REPEATED])
+    return Counter(word.encode() for line in TEXT * REPEATED for word in line.split())
+
+
+def await_counts(broker: Running, topic: str, wanted: Counter[bytes], program: Program) -> None:
     found: dict[bytes | None, int] = {}
     consumer = Confluent().consumer(broker.bootstrap, isolation="read_committed")
-    more = properties(tmp_path / "more", {"group.protocol": "streams"})
-    arguments = [broker.bootstrap, application, "one", str(tmp_path), "at_least_once", "words", lines, counts, more]
-    with closing(consumer), Program("Counting", *arguments, log=tmp_path / "log") as counting:
-        consumer.assign({(counts, partition): "earliest" for partition in range(2)})
+    with closing(consumer):
+        consumer.assign({(topic, partition): "earliest" for partition in range(2)})
 
         def counted() -> bool:
             for one in consumer.poll(0.2):
                 found[one.key] = int(one.value or b"0")
             return found == wanted
 
-        counting.until(counted, f"counted; {found}")
-        counting.stop()
+        program.until(counted, f"counted; {found}")
+
+
+def test_words_are_counted(
+    broker: Running, admin: AdminClient, make_topic: MakeTopic, application: str, tmp_path: Path
+) -> None:
+    lines, counts = make_topic(3), make_topic(2)
+    wanted = send_lines(broker, lines)
+    with counting(broker, application, lines, counts, tmp_path) as program:
+        await_counts(broker, counts, wanted, program)
+        program.stop()
     topics = admin.list_topics(timeout=10).topics
-    store = f"{application}-KSTREAM-AGGREGATE-STATE-STORE-0000000003"
+    store = f"{application}-{STORE}"
     assert len(topics[f"{store}-repartition"].partitions) == 3
     assert len(topics[f"{store}-changelog"].partitions) == 3
     assert settings_of(admin, f"{store}-changelog")["cleanup.policy"] == "compact"
@@ -69,6 +84,51 @@ def test_words_are_counted(
         "segment.bytes": "52428800",
         "retention.ms": "-1",
     }
+
+
+def streams_groups(broker: Running, *arguments: str) -> list[list[str]]:
+    """The words of each line that kafka-streams-groups prints."""
+    told = broker.tool("kafka-streams-groups", *arguments).ok()
+    return [line.split() for line in told.splitlines() if line.strip()]
+
+
+def test_the_tool_shows_and_changes_an_application(
+    broker: Running, make_topic: MakeTopic, application: str, tmp_path: Path
+) -> None:
+    lines, counts = make_topic(1), make_topic(2)
+    wanted = send_lines(broker, lines)
+    repartition = f"{application}-{STORE}-repartition"
+
+    def describe(*more: str) -> list[list[str]]:
+        return streams_groups(broker, "--describe", "--group", application, *more)
+
+    with counting(broker, application, lines, counts, tmp_path) as program:
+        await_counts(broker, counts, wanted, program)
+        program.until(lambda: describe("--state")[1][3] == "Stable", "stable")
+        assert [application] in streams_groups(broker, "--list")
+        assert [application, "Stable"] in streams_groups(broker, "--list", "--state")
+        header, row = describe("--state", "--verbose")
+        assert header[:2] == ["GROUP", "COORDINATOR"]
+        assert (row[0], row[-1]) == (application, "1")
+        header, member = describe("--members")
+        assert header == ["GROUP", "MEMBER", "PROCESS", "CLIENT-ID", "ASSIGNMENTS"]
+        assert member[0] == application
+        assert member[4:] == ["ACTIVE:", "0:[0];", "1:[0];"]
+        program.until(lambda: {row[-1] for row in describe("--offsets")[1:]} == {"0"}, "without lag")
+        assert [row[:3] for row in sorted(describe("--offsets")[1:])] == [
+            [application, *place] for place in sorted([[lines, "0"], [repartition, "0"]])
+        ]
+        refused = broker.tool("kafka-streams-groups", "--delete", "--group", application).ok()
+        assert f"GroupNotEmptyException: Streams group '{application}' is not EMPTY." in refused
+        program.stop()
+    assert [application, "Empty"] in streams_groups(broker, "--list", "--state")
+    reset = ("--reset-offsets", "--group", application, "--input-topic", lines, "--to-earliest")
+    assert [application, lines, "0", "0"] in streams_groups(broker, *reset, "--dry-run")
+    assert [application, lines, "0", "0"] in streams_groups(broker, *reset, "--execute")
+    deleted = streams_groups(broker, "--delete-offsets", "--group", application, "--input-topic", lines)
+    assert [lines, "0", "Successful"] in deleted
+    assert "was successful" in broker.tool("kafka-streams-groups", "--delete", "--group", application).ok()
+    assert [application] not in streams_groups(broker, "--list")
 
 
 def settings_of(admin: AdminClient, topic: str) -> dict[str, str | None]:
