@@ -11,7 +11,7 @@ import pytest
 
 from compat_tests.changing import until
 from compat_tests.dumps import METADATA
-from oracle.takeover import KAFKA, KPYBROKER, UNSERVED, Home, lower_features
+from oracle.takeover import KAFKA, KPYBROKER, Home, lower_features
 from oracle.target import steady_port
 from oracle.tools import tool
 
@@ -127,39 +127,4 @@ def test_users_and_their_rights(tmp_path: Path) -> None:
         tool("kafka-delegation-tokens", "--describe", "--command-config", str(other), bootstrap=named).ok()
         rate = ("--describe", "--entity-type", "clients", "--entity-default")
         assert "controller_mutation_rate=1000.5" in tool("kafka-configs", *rate, bootstrap=home.bootstrap).ok()
-        home.stop()
-
-
-@pytest.mark.full
-def test_a_share_group() -> None:
-    """kpybroker ignores the group's records. On Apache Kafka, with share groups enabled again, the group continues at
-    its position."""
-
-    def seen(home: Home) -> list[list[str]]:
-        told = tool("kafka-share-groups", "--describe", "--group", "sharers", bootstrap=home.bootstrap).ok()
-        return [line.split() for line in told.splitlines() if "shared" in line]
-
-    def share(home: Home, count: int) -> list[str]:
-        read = ("--topic", "shared", "--group", "sharers", "--max-messages", str(count), "--timeout-ms", "30000")
-        return tool("kafka-console-share-consumer", *read, bootstrap=home.bootstrap).ok().split()
-
-    with Home() as home:
-        home.start(KAFKA)
-        tool("kafka-topics", "--create", "--topic", "shared", bootstrap=home.bootstrap).ok()
-        earliest = ("--alter", "--entity-type", "groups", "--entity-name", "sharers", "--add-config")
-        tool("kafka-configs", *earliest, "share.auto.offset.reset=earliest", bootstrap=home.bootstrap).ok()
-        numbers = [str(number) for number in range(10)]
-        tool("kafka-console-producer", "--topic", "shared", bootstrap=home.bootstrap, stdin="\n".join(numbers)).ok()
-        first = share(home, 4)
-        assert len(first) == 4
-        before = seen(home)
-        assert before
-        lower_features(home)
-        home.stop()
-        stay_with_kpybroker(home)
-        home.start(KAFKA)
-        raised = [part.replace("=0", "=1") for part in UNSERVED]
-        tool("kafka-features", "upgrade", *raised, bootstrap=home.bootstrap).ok()
-        until(lambda: seen(home) == before, "the share group is at its position")
-        assert sorted(first + share(home, 6)) == numbers
         home.stop()

@@ -40,7 +40,7 @@ ALIKE = {
 }
 """Settings for both brokers: short waits for tests, frequent metadata snapshots, and long sessions allowed."""
 CLEANED = "cleaner-offset-checkpoint"
-UNSERVED = ("--feature", "share.version=0", "--feature", "streams.version=0")
+UNSERVED = ("--feature", "streams.version=0")
 QUICK_JVM = ("-XX:TieredStopAtLevel=1",)
 
 
