@@ -21,7 +21,7 @@ class BackgroundTasks:
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self, what: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine until `cancel`. If it raises, the reason of the failure begins with `what`."""
+        """Run a coroutine until `cancel`. If it raises, the reason for the failure begins with `what`."""
         self._tasks.append(begin(work, what, self.fail))
 
     def fail(self, reason: str) -> None:

@@ -24,7 +24,7 @@ class Membership:
         self._random = world.random
         self._config = config
         self.supported_features = supported_features(config)
-        """Feature -> lowest and highest supported level."""
+        """The lowest and highest supported level, by feature."""
         dialer = controller_dialer(world, config)
         self.channel = ControllerChannel(dialer, quorum, f"broker-{config.node_id}")
         """The channel for every request to the active controller except registrations and heartbeats."""

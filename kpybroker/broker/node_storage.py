@@ -12,7 +12,7 @@ from kpybroker.world import World
 
 
 class NodeStorage:
-    """Locked directories, the metadata log's first, and the logs in log.dirs.
+    """The locked directories, of which the first contains the metadata log, and the logs in log.dirs.
 
     `on_disk_change` is called when a disk hangs, and when it responds again.
     """

@@ -15,5 +15,8 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Raises NOT_LEADER_OR_FOLLOWER, UNSUPPORTED_VERSION, DUPLICATE_VOTER, INVALID_REQUEST, REQUEST_TIMED_OUT."""
+    """Add the voter.
+
+    Raises NOT_LEADER_OR_FOLLOWER, UNSUPPORTED_VERSION, DUPLICATE_VOTER, INVALID_REQUEST, REQUEST_TIMED_OUT.
+    """
     return await broker.quorum.add_voter(request)

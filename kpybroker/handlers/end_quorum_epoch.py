@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Become a candidate, after a delay that depends on this node's place among the preferred successors."""
+    """Become a candidate, after a delay that depends on this node's position among the preferred successors."""
     return broker.quorum.end_epoch(request)

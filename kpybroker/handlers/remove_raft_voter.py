@@ -12,5 +12,8 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Raises NOT_LEADER_OR_FOLLOWER, UNSUPPORTED_VERSION, VOTER_NOT_FOUND, INVALID_REQUEST, REQUEST_TIMED_OUT."""
+    """Remove the voter.
+
+    Raises NOT_LEADER_OR_FOLLOWER, UNSUPPORTED_VERSION, VOTER_NOT_FOUND, INVALID_REQUEST, REQUEST_TIMED_OUT.
+    """
     return await broker.quorum.remove_voter(request)

@@ -134,7 +134,7 @@ def test_a_name_that_no_rule_matches_is_refused(tmp_path: Path, caplog: pytest.L
 
 
 async def _ends(asking: Awaitable[bytes]) -> None:
-    with contextlib.suppress(OSError):  # with TLS 1.3, a client learns of the refusal when it reads
+    with contextlib.suppress(OSError):  # with TLS 1.3, a client receives the refusal when it reads
         assert await asking == b""
 
 

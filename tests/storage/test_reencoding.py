@@ -43,7 +43,7 @@ def test_one_record_with_many_headers_takes_many_slices(codec: Codec) -> None:
     body = in_one_block(plain) if codec == Codec.SNAPPY else compress(codec, plain)
     steps = list(opening(with_body(batch_of([Record(0, NOW, b"k", b"v")]), codec, body, NOW), SETTINGS, NOW))
     assert len(steps) >= len(plain) // PIECE_BYTES
-    assert not any(steps), "nothing is decompressed at once"
+    assert not any(steps), "no step runs on a thread"
 
 
 def test_a_large_lz4_frame_is_opened_on_the_loop_piece_by_piece() -> None:

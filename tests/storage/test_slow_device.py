@@ -187,7 +187,7 @@ def test_a_device_counts_as_quick_after_a_while_and_later_after_each_relapse() -
     now_s += 3 * QUICK_AFTER_MAX_S
     device.took(SLOW_WRITE_S, now_s)
     device.took(0.0, now_s + QUICK_AFTER_S)
-    assert not device.is_slow, "old relapses do not count"
+    assert not device.is_slow, "earlier slow writes do not count after a long time"
 
 
 def test_a_large_write_may_take_as_long_as_copying_its_bytes_does() -> None:

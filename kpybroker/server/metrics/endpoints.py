@@ -167,4 +167,4 @@ def what_lags(broker: Broker) -> str | None:
             lagging.append(partition)
     if not lagging:
         return None
-    return f"{len(lagging)} replicas are not in sync since the start, {lagging[0].topic}-{lagging[0].index} among them"
+    return f"{len(lagging)} replicas are not in sync yet, {lagging[0].topic}-{lagging[0].index} among them"

@@ -228,9 +228,9 @@ class Dispatcher:
         reply = TaskReply(holds_frame=known.route.api is PRODUCE)
         task = self._begin(connection, known.route, request, rest, reply)
         if reply.holds_frame and request.acks:
-            reply.cancel_if_abandoned(
-                task
-            )  # nothing has been appended yet; with acks=0 a producer may close once it has sent
+            # Nothing has been appended yet. With acks=0 the task continues, because the producer may close the
+            # connection as soon as it has sent the request.
+            reply.cancel_if_abandoned(task)
         return reply
 
     async def _encoded(self, version: int, work: Coroutine[Any, Any, Any]) -> Any:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def quiet_answer(broker: Broker, session_epoch: int, response: Response | Fetched, wait_ms: int) -> Response:
-    """An empty response in place of `response`. The next response of the session contains all partitions with news.
+    """An empty response in place of `response`. The next response of the session contains all partitions with new data.
 
     If this Fetch opened a session, the session is closed, because the client does not receive its id. An error response
     is returned unchanged.

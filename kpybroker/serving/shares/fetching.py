@@ -310,7 +310,7 @@ class ShareFetchReply(Reply):
             records = await partition.log.read_cold(offset, seen.size_bytes, upper=upper, min_one=True)
             self._view.cold[place] = offset, records
         except (KafkaError, Damage):
-            pass  # the next look reports the error
+            pass  # the next read returns the error
         self._task = None
         self._time_out()
 

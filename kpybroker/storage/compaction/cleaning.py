@@ -3,11 +3,12 @@
 The rules are those of Kafka (`Cleaner`, KIP-98, KIP-354, KIP-534):
 
 - The record with the largest offset of each key is kept. A tombstone is kept until the delete horizon of its batch,
-which is set at the first cleaning. Records without a key are removed. - Records of aborted transactions are removed. A
-marker is kept while records of its transaction are left, and then until its delete horizon. - Two kinds of batches are
-kept even without records. One is the batch with the last sequence of a known producer, so that the state of the
-producer can be restored. The other is the last batch of each new segment, so that the segment ends where the next
-segment begins (see `swapping` and `recovery`).
+  which is set at the first cleaning. Records without a key are removed.
+- Records of aborted transactions are removed. A marker is kept while records of its transaction are left, and then
+  until its delete horizon.
+- Two kinds of batches are kept even without records. One is the batch with the last sequence of a known producer, so
+  that the state of the producer can be restored. The other is the last batch of each new segment, so that the segment
+  ends where the next segment begins (see `swapping` and `recovery`).
 
 Cleaning runs on the event loop, and lets other work run after STEP records or STEP_BYTES. Long work that cannot be
 divided runs on the disk's thread (`plain_records`). The log is not changed until a new segment is complete and synced.

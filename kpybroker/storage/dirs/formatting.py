@@ -1,9 +1,10 @@
 """Formats an empty log directory with the same files as `kafka-storage format`, except for times and random ids.
 
-- `bootstrap.checkpoint` contains the initial features of the cluster (KIP-778). -
-`__cluster_metadata-0/00000000000000000000-0000000000.checkpoint` contains the initial voters, if the quorum can change
-its voters (KIP-853). - `meta.properties` contains the ids of the cluster and the node. It is written last: if it
-exists, the directory counts as formatted.
+- `bootstrap.checkpoint` contains the initial features of the cluster (KIP-778).
+- `__cluster_metadata-0/00000000000000000000-0000000000.checkpoint` contains the initial voters, if the quorum can
+  change its voters (KIP-853).
+- `meta.properties` contains the ids of the cluster and the node. It is written last: if it exists, the directory counts
+  as formatted.
 """
 
 from __future__ import annotations
@@ -60,12 +61,14 @@ class Format(NamedTuple):
     """The values for formatting an empty directory.
 
     - voter: the controller endpoint (name, host, port) of the only initial voter, as with `--standalone`; otherwise
-    None. - voters: the initial voters (node id, directory id, endpoint), as with `--initial-controllers`. Without
-    `voter` and `voters`, the directory is formatted as with `--no-initial-controllers`, or for kraft.version 0. -
-    cluster_id: the cluster id that every directory must have, whether or not it is formatted; None for any. -
-    new_cluster_id: the cluster id to use if no directory has one; None for a random id. - unclear: the reason why an
-    empty directory cannot be formatted, if there is one. - is_one_of_several: whether the settings contain several
-    voters including this node. If so, the node may have been a voter before its directory was lost.
+      None.
+    - voters: the initial voters (node id, directory id, endpoint), as with `--initial-controllers`. Without `voter` and
+      `voters`, the directory is formatted as with `--no-initial-controllers`, or for kraft.version 0.
+    - cluster_id: the cluster id that every directory must have, whether or not it is formatted; None for any.
+    - new_cluster_id: the cluster id to use if no directory has one; None for a random id.
+    - unclear: the reason why an empty directory cannot be formatted, if there is one.
+    - is_one_of_several: whether the settings contain several voters including this node. If so, the node may have been
+      a voter before its directory was lost.
     """
 
     features: Mapping[str, int]

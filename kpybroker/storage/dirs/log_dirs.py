@@ -2,8 +2,8 @@
 separately, and can fail separately.
 
 A partition is opened in the directory that contains it. A new partition is created in the directory that is assigned in
-the metadata, otherwise in the directory with the fewest partitions. If two directories contain the same partition, the
-broker does not start, because it cannot determine which copy is complete.
+the metadata, otherwise in the directory with the fewest partitions. If two directories contain the same partition of
+the same topic, the broker does not start, because it cannot determine which copy is complete.
 """
 
 from __future__ import annotations
