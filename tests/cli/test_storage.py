@@ -242,7 +242,7 @@ def test_a_cluster_begins_with_users(
         ("SCRAM-SHA-256=[name=a,password=hush,iterations=16385]", "from 4096 to 16384"),
         ("SCRAM-SHA-256=[name=a,password=hush,iterations=1e4]", "from 4096 to 16384"),
         ("SCRAM-SHA-256=[name=a,password=hush,pass=hush]", "a field is not one of"),
-        ("SCRAM-SHA-256=[name=a,name=b,password=hush]", "there twice"),
+        ("SCRAM-SHA-256=[name=a,name=b,password=hush]", "given twice"),
     ],
 )
 def test_a_credential_that_cannot_be_read_formats_nothing(

@@ -203,7 +203,7 @@ def test_listeners() -> None:
         ({"listeners": "CONTROLLER://:9092"}, "no listener for clients"),
         ({"listeners": ""}, "no listener for clients"),
         ({"listener.security.protocol.map": "A=B"}, "NAME:PROTOCOL"),
-        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "cannot dial 0.0.0.0"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "cannot connect to 0.0.0.0"),
         (
             {
                 "advertised.listeners": "INSIDE://h:9092",
@@ -218,7 +218,7 @@ def test_listeners() -> None:
             r"min.compaction.lag.ms \(2\) is greater than log.cleaner.max.compaction.lag.ms \(1\)",
         ),
         ({"process.roles": "broker"}, "name the controllers"),
-        ({"process.roles": "controller"}, "for clients, and process.roles lacks broker"),
+        ({"process.roles": "controller"}, "for clients, but process.roles lacks broker"),
         ({"process.roles": "broker", "controller.quorum.voters": "1@h:1"}, "process.roles lacks controller"),
         (
             {

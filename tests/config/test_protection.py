@@ -84,7 +84,7 @@ def test_in_the_metadata_it_is_reported_and_has_no_effect(key: ConfigKey) -> Non
 
 
 def test_a_topic_cannot_be_tiered() -> None:
-    assert "tiered storage is not served" in (why_unusable(TOPIC, "remote.storage.enable", "true") or "")
+    assert "tiered storage is not supported" in (why_unusable(TOPIC, "remote.storage.enable", "true") or "")
     assert why_unusable(TOPIC, "remote.storage.enable", "false") is None
 
 
