@@ -146,7 +146,7 @@ def test_no_broker(tmp_path: Path) -> None:
     ran = run(command, "--workdir", str(tmp_path))
     assert ran.returncode == 1
     assert ran.stderr.count("\n") == 1
-    assert "no broker answers" in ran.stderr
+    assert "no broker responds" in ran.stderr
 
 
 def test_a_folder_that_cannot_be_made(target: Target, tmp_path: Path) -> None:
@@ -162,5 +162,5 @@ def test_a_port_that_does_not_answer() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         ran = run([sys.executable, "-m", "spark_examples.orders_dlq", "--bootstrap", address])
     assert ran.returncode == 1
-    assert f"{address} does not answer within 5 s" in ran.stderr
+    assert f"{address} does not respond within 5 s" in ran.stderr
     assert ran.stderr.count("\n") == 1

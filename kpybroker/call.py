@@ -36,7 +36,7 @@ class Call:
     is_long: bool = False
     """Whether the request has more elements than are handled in one turn of the event loop."""
     principal: Principal = ANONYMOUS
-    """Who sent the request; for a forwarded one, who sent it to the other broker."""
+    """The principal that sent the request; for a forwarded request, the one that sent it to the other broker."""
     granted: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
     """By topic, the value of the authorizer's `grants` when it last allowed this call's API on the topic."""
 
@@ -72,7 +72,7 @@ class Answers:
         return self._found.get(key)
 
     def keep(self, key: Any, answer: Encoded | asyncio.Future[Encoded], key_bytes: int) -> None:
-        """Cache a response. A future counts as soon as it is complete, and is removed if it fails."""
+        """Cache a response. The bytes of a future are counted once it is complete; a future that fails is removed."""
         if len(self._found) >= ANSWERS_LIMIT:
             self.clear()
         if isinstance(answer, Encoded):
@@ -134,7 +134,7 @@ class Reply:
         self.attached = attached
 
     def replace(self, response: Any) -> None:
-        """Send another response than the one passed to `complete`."""
+        """Replace the response that was passed to `complete`."""
         self.response = response
 
     def on_ready(self, ready: Callable[[], None] | None) -> None:
@@ -151,7 +151,7 @@ class Reply:
             self._ready()
 
     def discard(self) -> None:
-        """Mark the reply as done without a response, because none is to be sent any more."""
+        """Mark the reply as done without a response, so that none is sent."""
         self.done = True
 
     def give_way(self) -> None:

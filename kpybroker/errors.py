@@ -2,8 +2,7 @@
 
 A refused request raises a `KafkaError`, and its code is returned to the client. Damage takes a partition or a log
 directory offline, while the rest of the broker continues. A frame that cannot be parsed is a `MalformedFrame`, which
-closes only its connection. A bug is a failed assertion. Source of the codes: the Kafka protocol guide, "Error codes";
-tests/test_errors.py compares them with Apache Kafka.
+closes only its connection. A bug is a failed assertion. Source of the codes: the Kafka protocol guide, "Error codes".
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ class LongWork:
         self._queue_max_bytes = max_bytes
 
     def on_busy(self, tell: Callable[[bool], None]) -> None:
-        """Call `tell(True)` when the first place is taken, and `tell(False)` when the last one is released."""
+        """Set a function: `tell(True)` is called when the first place is taken, `tell(False)` when the last is
+        released."""
         self._on_busy = tell
 
     async def turn(self) -> None:
@@ -101,7 +102,7 @@ class LongWork:
 
     @asynccontextmanager
     async def place(self, elements: int = 1, frame_bytes: int = 0) -> AsyncIterator[None]:
-        """Hold one of REQUESTS_MAX places for a request of at most `elements`; requests get places in the order of
+        """Hold one of REQUESTS_MAX places for a request of at most `elements`; requests receive places in the order of
         arrival.
 
         `frame_bytes`: the receive memory that the request holds while it waits. Raises MalformedFrame if too many wait:

@@ -17,8 +17,8 @@ between the last archived offset and the end of the topic, in rounds of bounded 
    were read from the topic (the manifest also has the first and last offset and a checksum of the bytes of each file);
 4. commits manifest N+1, which names ranges and files, atomically: this creates the whole file, or fails if it exists.
 
-A run killed before step 4 leaves a run folder that no manifest names; after step 4 the round is complete, and the next
-one starts at its end. So no record is lost or archived twice. If two archivers both planned from manifest N, one of
+A run killed before step 4 leaves a run folder that no manifest names; after step 4, the round is complete, and the next
+round starts at its end. So no record is lost or archived twice. If two archivers both planned from manifest N, one of
 them commits N+1. The second one finds that N+1 exists, deletes its own run folder and exits with an error. `clean`
 first commits an empty manifest, so that every round in progress fails in step 4, and then deletes the run folders that
 no manifest names.

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Copier:
-    """Copies one cluster's topics to one archive, one round at a time. `history` is the current archive."""
+    """Copies one cluster's topics to one archive, one round at a time. `history` is the current content of the
+    archive."""
 
     def __init__(
         self,

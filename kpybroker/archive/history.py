@@ -88,7 +88,7 @@ class ArchiveHistory:
                 yield (topic, span.partition), file
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Where the next span of each partition starts, unless the topic has deleted those offsets by then."""
+        """The start of the next span of each partition, unless the topic has deleted these offsets by then."""
         return dict(self._ends)
 
     def require(self, cluster_id: str, topic_ids: dict[str, str], isolation: str, where: str) -> None:
@@ -146,7 +146,7 @@ def load(store: Store) -> ArchiveHistory:
     if len(numbers) > MANIFESTS_MAX or numbers[0] == 0:
         stranger = name_of(numbers[-1] if numbers[0] else 0)
         raise CommandFailed(
-            f"{store.uri}/{stranger} is not a manifest of an archive, which have numbers from 1 to {MANIFESTS_MAX}; "
+            f"{store.uri}/{stranger} is not a manifest of an archive, as it has no number from 1 to {MANIFESTS_MAX}; "
             "nothing was written"
         )
     missing = set(range(1, numbers[-1] + 1)).difference(numbers)
@@ -177,7 +177,7 @@ def commit(store: Store, history: ArchiveHistory, manifest: Manifest) -> Archive
     after = history.with_next(manifest, digest)
     if not store.create(name_of(manifest.number), data):
         raise CommandFailed(
-            f"another archiver has written {name_of(manifest.number)} meanwhile: this round was abandoned, and none of "
-            "its files are kept. Run one archiver at a time; the other one's round is complete"
+            f"another archiver has written {name_of(manifest.number)} in the meantime: this round was abandoned, and "
+            "none of its files are kept. Run one archiver at a time; the other archiver's round is complete"
         )
     return after

@@ -11,7 +11,7 @@ from kpybroker.client.client import CommandFailed
 
 @dataclass(slots=True, frozen=True)
 class Topic:
-    """A topic of the cluster. `offsets`: partition -> readable offsets [start, end)."""
+    """A topic of the cluster. `offsets`: the readable offsets [start, end) by partition."""
 
     name: str
     topic_id: str

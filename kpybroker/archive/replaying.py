@@ -36,7 +36,7 @@ RECORDS_MAX = 10_000
 BYTES_MAX = 4 << 20
 """A transaction ends at the first record that exceeds this size. At 14 KB/s, it takes TRANSACTION_S."""
 TRANSACTION_S = 300.0
-"""How long a replay that was killed and not restarted blocks read_committed consumers."""
+"""The time for which a replay blocks read_committed consumers if it was killed and not restarted."""
 Headers = list[tuple[str, str | bytes | None]]
 SENT = "partition int, records bigint"
 TIMEOUT_S = 60.0
@@ -52,7 +52,8 @@ BUFFER_KB = 65_536
 
 @dataclass(slots=True, frozen=True)
 class ReplayScope:
-    """Which records of a topic: offsets [start, end), times in ms [start_ms, end_ms), partitions. None selects all."""
+    """Selects records of a topic by offsets [start, end), times in ms [start_ms, end_ms) and partitions; None for
+    all."""
 
     topic: str
     start: int | None = None

@@ -34,7 +34,7 @@ class Store(Protocol):
         """The names directly in a folder, without hidden files (.crc); empty if it does not exist."""
 
     def files(self, folder: str) -> dict[str, int]:
-        """The size in bytes of every file at any depth, by path, without those that Spark does not read."""
+        """The size in bytes of every file at any depth, by path, without the files that Spark ignores."""
 
     def read(self, path: str) -> bytes: ...
     def create(self, path: str, data: bytes) -> bool:

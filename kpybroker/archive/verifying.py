@@ -33,11 +33,11 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     compared: dict[TopicPartition, int] = field(default_factory=dict)
-    """For each partition, how many archived records the topic still has with the same content."""
+    """The number of archived records that the topic still has with the same content, by partition."""
 
 
 def look_at_folder(history: ArchiveHistory, present: Mapping[str, int], verdict: Verdict) -> dict[str, ArchivedFile]:
-    """Compare the existing files (size by path) with the manifests. Returns those of the right size, by path."""
+    """Compare the existing files (size by path) with the manifests. Returns the files of the right size, by path."""
     whole: dict[str, ArchivedFile] = {}
     for _, file in history.files():
         size = present.get(file.path)

@@ -81,7 +81,7 @@ def list_(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """List ACLs: all, or those of a user, of topics and of groups (also those with prefixes of their names)."""
+    """List all ACLs, or those of a user, of topics and of groups (including ACLs for prefixes of their names)."""
     whose = None if principal is None else _principal(principal)
     named: list[tuple[AclResource | None, str | None]] = [
         *((AclResource.TOPIC, name) for name in topics or []),
@@ -138,7 +138,7 @@ def deny(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Deny operations, whatever else is allowed: `kpybroker acls deny '*' delete --topic orders`."""
+    """Deny operations, even if other ACLs allow them: `kpybroker acls deny '*' delete --topic orders`."""
     resources = _resources(topics, groups, transactional_ids, users, cluster=cluster, prefixed=prefixed)
     _create(_acls(who, what, resources, host, Permission.DENY), as_json=as_json)
 
@@ -159,7 +159,7 @@ def remove(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Remove a user's ACLs, allowing and denying ones: all, or those of operations and resources. Prints them."""
+    """Remove and print a user's ACLs, whether they allow or deny: all, or those for some operations and resources."""
     given = topics or groups or transactional_ids or users or cluster
     resources: Sequence[Resource | None] = [None]
     if given:
@@ -233,7 +233,7 @@ def _resources(
 
 
 def _acls(who: str, what: str, resources: Sequence[Resource], host: str | None, permission: Permission) -> list[Acl]:
-    """Raises ConfigError if an operation applies to none of the resources."""
+    """The ACLs to add. Raises ConfigError if an operation applies to none of the resources."""
     kinds = [each.type for each in resources]
     where = WILDCARD if host is None else _address(host)
     for word in _words(what):

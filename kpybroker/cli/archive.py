@@ -30,7 +30,7 @@ ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
 class CopyByDefault(CommandGroup):
-    """`archive TOPIC...` is `archive copy TOPIC...`."""
+    """Treats `archive TOPIC...` as `archive copy TOPIC...`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
@@ -267,7 +267,7 @@ def replay(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Write archived records back to a topic, in order. If it is killed and run again, it resumes where it stopped."""
+    """Write archived records back to a topic, in order. A replay that was killed resumes when it is run again."""
     options.check_offset("--from-offset", from_offset)
     options.check_offset("--to-offset", to_offset)
     start_ms = None if from_time is None else parse_time(from_time)

@@ -139,7 +139,7 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
 
 
 def _add_dev_options(dev: _Parser) -> None:
-    port = "On 127.0.0.1; 0 picks a free one (9092)."
+    port = "Port on 127.0.0.1; 0 picks a free one (9092)."
     dev.add_argument("--port", type=port_number, default=9092, metavar="PORT", help=port)
     dev.add_argument(
         "--brokers",

@@ -12,7 +12,10 @@ import typer.main
 from kpybroker.cli.command_help import Command, CommandGroup
 
 COMMANDS = {
-    "dev": ("serving_commands:dev", "Start a broker for this laptop: on 127.0.0.1:9092, its data in ./kpybroker-data."),
+    "dev": (
+        "serving_commands:dev",
+        "Start a broker for this laptop: on 127.0.0.1:9092, with its data in ./kpybroker-data.",
+    ),
     "serve": ("serving_commands:serve", "Start a broker from a properties file."),
     "wait": (
         "awaiting:wait",
@@ -22,7 +25,7 @@ COMMANDS = {
     "produce": ("produce:produce", "Send lines of a file or of standard input, one record each."),
     "consume": (
         "consume:consume",
-        "Print stored records from a starting point (--from-beginning, --tail, --offset, --time), else new ones.",
+        "Print stored records from a starting point (--from-beginning, --tail, --offset, --time), or new records.",
     ),
     "status": (
         "status:status",
@@ -39,7 +42,7 @@ COMMANDS = {
     "acls": ("acls:app", "List, add and remove access control lists (ACLs)."),
     "transactions": ("transactions:app", "List, describe and abort transactions."),
     "reassign": ("reassign:app", "Move replicas to other brokers."),
-    "storage": ("storage:app", "Format, look at, check and repair the data directories of a stopped broker."),
+    "storage": ("storage:app", "Format, describe, check and repair the data directories of a stopped broker."),
     "certs": ("certs:app", "Make certificates for listeners with TLS."),
     "archive": (
         "archive:app",

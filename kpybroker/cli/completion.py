@@ -13,7 +13,7 @@ from kpybroker.cli.show import show_json, show_line
 from kpybroker.errors import ConfigError
 
 Words = dict[str, list[str]]
-"""By the path of a command (`/topics/create`, "" for the program): its commands and options."""
+"""The commands and options of each command, by its path (`/topics/create`, "" for the program)."""
 
 SHELLS = ("bash", "zsh", "fish")
 

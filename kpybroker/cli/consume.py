@@ -27,7 +27,7 @@ class _Printer:
         self._is_terminal = sys.stdout.isatty()
 
     def write(self, page: list[tuple[int, Record]]) -> int:
-        """Print a page. Returns how many of its records were examined before the maximum was reached."""
+        """Print a page. Returns the number of records that were examined before the maximum was reached."""
         out = sys.stdout.buffer
         lines: list[bytes] = []
         looked_at = 0
@@ -59,7 +59,7 @@ class _Printer:
 
 
 class _ReadOptions(NamedTuple):
-    """Where to start and when to stop. `offset` and `tail` are None if not given."""
+    """The options that say where to start and when to stop. `offset` and `tail` are None if not given."""
 
     time_ms: int
     offset: int | None
@@ -84,7 +84,7 @@ Group = Annotated[
     typer.Option(
         "--group",
         metavar="GROUP",
-        help="Start at this group's committed offsets, and commit what is printed. The group must have no members.",
+        help="Start at this group's committed offsets, and commit the printed records. The group must have no members.",
     ),
 ]
 Grep = Annotated[
@@ -122,7 +122,7 @@ def consume(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print stored records from a starting point (--from-beginning, --tail, --offset, --time), else new ones."""
+    """Print stored records from a starting point (--from-beginning, --tail, --offset, --time), or new records."""
     options.check_offset("--offset", offset)
     starts = {"--from-beginning": from_beginning, "--tail": tail, "--offset": offset, "--time": time_}
     chosen = [name for name, given in starts.items() if given not in (None, False)]
@@ -213,6 +213,6 @@ async def _partitions(client: Client, topic: str, chosen: int | None, *, needs_o
 
 
 def _visible(line: bytes) -> bytes:
-    """Escape control characters for a terminal; pipes get the bytes unchanged."""
+    """Escape control characters for a terminal; pipes receive the bytes unchanged."""
     text = line.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text).encode()

@@ -1,4 +1,4 @@
-"""Reads records of a topic: start positions, ends, and fetching."""
+"""Reads records of a topic: finds start and end positions, and fetches the records between them."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def reserved_descriptors(config: BrokerConfig) -> int:
 
 
 def shares(descriptors: int, config: BrokerConfig) -> DescriptorLimits:
-    """Limits from the settings. If they are not set, segments get at most their default, and connections at least a
-    quarter.
+    """The limits from the settings. Without settings, segments receive at most their default, and connections at least
+    a quarter of the descriptors.
 
     Raises ConfigError if there are not enough descriptors.
     """

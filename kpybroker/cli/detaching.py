@@ -53,7 +53,7 @@ def start(arguments: Sequence[str], directory: Path) -> None:
         output = log.open("wb")
     except OSError as error:
         raise ConfigError(f"cannot write {log}: {error.strerror}; choose another --data-dir") from error
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited: closing the terminal does not stop it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited, so that closing the terminal does not stop it
     with output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 GC_THRESHOLDS = (50_000, 20, 50)
 """A broker creates many objects and hardly any cycles. With Python's default (700, 10, 10), 2,000 new topics took a
-quarter more CPU."""
+quarter more CPU time."""
 
 _heard: list[int] = []
 

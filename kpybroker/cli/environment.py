@@ -1,7 +1,7 @@
 """Reads settings from environment variables in the same way as the image apache/kafka (KIP-975).
 
-A variable is `KAFKA_` and the setting's name in capitals, with `_` for `.`, `__` for `_` and `___` for `-`. CLUSTER_ID
-is the cluster's id.
+The name of a variable is `KAFKA_` followed by the setting's name in capitals, with `_` for `.`, `__` for `_` and `___`
+for `-`. CLUSTER_ID is the cluster's id.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ UNCONFIGURED = {
 
 
 def setting_name(variable: str) -> str:
-    """`KAFKA_A_B__C___D` is `a.b_c-d`."""
+    """The setting of a variable: `a.b_c-d` for `KAFKA_A_B__C___D`."""
     name = variable.removeprefix(PREFIX).lower().replace("_", ".")
     return name.replace("...", "-").replace("..", "_")
 

@@ -198,7 +198,7 @@ def members_of(found: describe_groups.DescribedGroup) -> list[GroupMember]:
 
 
 async def standings(client: Client, group: str, members: Sequence[GroupMember]) -> list[PartitionProgress]:
-    """The progress in every partition that the group has committed or is assigned. Raises KafkaError."""
+    """The progress in every partition for which the group has a committed offset or an owner. Raises KafkaError."""
     offsets = await committed(client, group)
     holders = {place: member for member in members for place in member.partitions}
     known = await client.metadata(sorted({topic for topic, _ in (*offsets, *holders)}))

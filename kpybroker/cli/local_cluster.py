@@ -44,7 +44,7 @@ class LocalNode(NamedTuple):
 
     @property
     def config(self) -> BrokerConfig:
-        """Raises ConfigError."""
+        """The node's parsed settings. Raises ConfigError."""
         return parse_config(self.properties, "--set")
 
     @property

@@ -31,7 +31,7 @@ effect)."""
 
 
 def forget() -> None:
-    """Forget the options of the previous command in this process."""
+    """Remove the options of an earlier command in this process."""
     _given.clear()
 
 
@@ -134,7 +134,8 @@ def command_config() -> Path | None:
 def run(
     scenario: Callable[[Client], Awaitable[None]], where: str | None = None, *, ends_with_reader: bool = False
 ) -> None:
-    """Connect, run the scenario, and disconnect. Raises CommandFailed for error responses and lost connections.
+    """Connect, await `scenario` with the client, and disconnect. Raises CommandFailed for error responses and lost
+    connections.
 
     `where`: bootstrap servers that replace those of the options. `ends_with_reader`: raise BrokenPipeError as soon as
     the reader of stdout closes it, not only at the next print.

@@ -60,7 +60,7 @@ def _move_one(placed: dict[int, list[int]], load: Counter[int], racks: Mapping[i
 
 
 def _with_leaders(placed: dict[int, list[int]]) -> dict[int, list[int]]:
-    """Order each partition's replicas so that preferred leaders are spread evenly. The first stays first if
+    """Order each partition's replicas so that preferred leaders are spread evenly. The first replica stays first if
     possible."""
     leads: Counter[int] = Counter()
     most = -(-len(placed) // len({broker for held in placed.values() for broker in held} or {0}))

@@ -190,7 +190,7 @@ def serve(
     ConfigError."""
     properties: dict[str, str] = {}
     if environment is not None:
-        _prepare(lifetime)  # reading the environment may log
+        _prepare(lifetime)  # first, because reading the environment may log
         properties = read_environment(environment, config)
     elif config is not None:
         _prepare(lifetime)
@@ -316,7 +316,7 @@ class _Stop:
 
     def listen(self, lifetime: Lifetime) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            # not add_signal_handler: its handlers wait while the loop is busy, even for the second signal
+            # not add_signal_handler, because its handlers wait while the loop is busy, even for the second signal
             signal.signal(number, self._on_signal)
         if early.ends_at_hangup():
             signal.signal(signal.SIGHUP, self._on_hangup)

@@ -49,7 +49,7 @@ class Screen:
         except KafkaError as refusal:
             self.unknown[name] = refusal_text(refusal)
         except TimeoutError:
-            self.unknown[name] = "no answer in time"
+            self.unknown[name] = "no response in time"
         except (OSError, MalformedFrame) as error:
             self.unknown[name] = str(error) or type(error).__name__
         except CommandFailed as failure:

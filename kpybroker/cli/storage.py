@@ -22,7 +22,7 @@ from kpybroker.storage.dirs.formatting import encode_id, random_id
 app = typer.Typer(
     name="storage",
     cls=CommandGroup,
-    help="Format, look at, check and repair the data directories of a stopped broker.",
+    help="Format, describe, check and repair the data directories of a stopped broker.",
     no_args_is_help=True,
 )
 

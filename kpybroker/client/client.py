@@ -115,7 +115,7 @@ class Client:
             except ConnectionRefusedError:
                 failures.append(f"no server listens at {_shown(address)}")
             except TimeoutError:
-                failures.append(f"{_shown(address)} does not answer within {self.timeout_ms / 1000:g} s")
+                failures.append(f"{_shown(address)} does not respond within {self.timeout_ms / 1000:g} s")
             except LoginFailed as error:
                 raise CommandFailed(f"{_shown(address)}: {error}") from error
             except HandshakeFailed as error:
@@ -123,7 +123,7 @@ class Client:
                 remedy = ""
             except (ConnectionError, MalformedFrame) as error:
                 failures.append(
-                    f"{_shown(address)} does not answer like a Kafka broker ({error}); if its listener has TLS or "
+                    f"{_shown(address)} does not respond like a Kafka broker ({error}); if its listener has TLS or "
                     "logins, give --command-config a file with security.protocol"
                 )
             except OSError as error:
@@ -134,7 +134,7 @@ class Client:
         raise CommandFailed(f"{'; '.join(failures)}{remedy}")
 
     def limit_timeout(self, most_ms: int) -> None:
-        """Lower the timeout of all responses to this."""
+        """Limit the timeout of all responses to `most_ms`."""
         self.timeout_ms = min(self.timeout_ms, most_ms)
 
     def learn(self, cluster_id: str | None, brokers: Mapping[int, Address]) -> None:

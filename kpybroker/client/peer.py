@@ -68,7 +68,7 @@ class Peer(asyncio.Protocol):
         """
         response = await self.ask("ApiVersions", version=0)
         if response.error_code:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"ApiVersions was answered with code {response.error_code}")
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"ApiVersions returned the code {response.error_code}")
         self.versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
 
     def best_version(self, api: api_table.Api) -> int:

@@ -31,7 +31,7 @@ def run(
     properties: Mapping[str, str] = NO_PROPERTIES,
     around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> None:
-    """Connect to `bootstrap` (`host:port[,host:port...]`), run the scenario within the context manager `around`, and
+    """Connect to `bootstrap` (`host:port[,host:port...]`), await `scenario` within the context manager `around`, and
     disconnect.
 
     `properties` are security settings, named as in Apache Kafka's clients.
@@ -53,7 +53,7 @@ def run(
         raise CommandFailed(refusal_text(refusal)) from refusal
     except TimeoutError as error:
         raise CommandFailed(
-            f"the broker did not answer within {timeout_ms / 1000:g} s; allow more time with --timeout"
+            f"the broker did not respond within {timeout_ms / 1000:g} s; allow more time with --timeout"
         ) from error
     except BrokenPipeError:
         raise  # our own stdout raises it after its reader has closed it
@@ -67,7 +67,7 @@ def run(
     except OSError as error:
         raise CommandFailed(f"cannot continue: {error.strerror or error}") from error
     except MalformedFrame as error:
-        raise CommandFailed(f"the broker's answer cannot be read: {error}") from error
+        raise CommandFailed(f"the broker's response cannot be parsed: {error}") from error
 
 
 def refusal_text(refusal: KafkaError) -> str:

@@ -47,7 +47,7 @@ NO_SETTINGS: Mapping[str, str] = {}
 SETS = ("cleanup_policy", "leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
 """Lists whose order has no meaning."""
 NOT_GIVEN = {"node.id": "1", "process.roles": "broker,controller", "controller.listener.names": "CONTROLLER"}
-"""Defaults of settings that Kafka requires; a single node needs no properties file."""
+"""Defaults of settings that Kafka requires, so that a single node needs no properties file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,7 +379,7 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
         raise ConfigError(f"broker.id={values['broker_id']} contradicts node.id={node_id}; remove broker.id")
     log_dirs = values["log_dirs"] or values["log_dir"]
     if not log_dirs or "" in log_dirs:
-        raise ConfigError("log.dirs: name at least one directory, and no empty one")
+        raise ConfigError("log.dirs: it needs at least one directory, and no empty entries")
     if values["replica_selector_class"] not in (None, *SELECTORS):
         raise ConfigError(
             f"replica.selector.class: {values['replica_selector_class']} is not known here; there are "

@@ -27,7 +27,7 @@ BOUNDED = (
     ("group.share", "partition.max.record.locks"),
     ("group.share", "record.lock.duration.ms"),
 )
-"""Defaults for groups that must be between the minimum and the maximum of the settings of a single group."""
+"""Defaults of group settings. They must be between the minimum and the maximum of the same setting."""
 NOT_ABOVE = (
     *((f"{prefix}.min.{name}", f"{prefix}.{name}") for prefix, name in BOUNDED),
     *((f"{prefix}.{name}", f"{prefix}.max.{name}") for prefix, name in BOUNDED),
@@ -35,7 +35,7 @@ NOT_ABOVE = (
     ("group.share.max.size", "group.share.max.share.sessions"),
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
     ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
-    # Kafka accepts these, but then cannot create compacted topics without settings of their own: no __consumer_offsets.
+    # Kafka accepts these, but then cannot create compacted topics without their own settings, e.g. __consumer_offsets.
     ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
 )
 BELOW = tuple((f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms") for kind in GROUP_KINDS)
@@ -67,7 +67,7 @@ def check_fsync(config: BrokerConfig, source: str) -> None:
         said = ", ".join(f"{name}={config.static[name]}" for name in mapped)
         raise ConfigError(
             f"{source}: {said} requires forced writes, but kpybroker.fsync={config.fsync} disables them; "
-            "remove the one, or make the other always"
+            "remove the first, or set the second to always"
         )
 
 
@@ -79,12 +79,12 @@ def _orders(config: BrokerConfig) -> Iterator[Contradiction]:
     for low, high in NOT_ABOVE:
         less, more = _value(config, low), _value(config, high)
         if less > more:
-            said = f"{low} ({less}) is greater than {high} ({more}); lower the one or raise the other"
+            said = f"{low} ({less}) is greater than {high} ({more}); lower the first or raise the second"
             yield Contradiction((low, high), said)
     for low, high in BELOW:
         less, more = _value(config, low), _value(config, high)
         if less >= more:
-            said = f"{low} ({less}) is not less than {high} ({more}); lower the one or raise the other"
+            said = f"{low} ({less}) is not less than {high} ({more}); lower the first or raise the second"
             yield Contradiction((low, high), said)
 
 
@@ -127,11 +127,11 @@ def _connections(config: BrokerConfig) -> Iterator[Contradiction]:
     queued, largest = "queued.max.request.bytes", "socket.request.max.bytes"
     if 0 < _value(config, queued) < _value(config, largest):
         said = f"{queued} ({_value(config, queued)}) is less than {largest} ({_value(config, largest)}), one request"
-        yield Contradiction((queued, largest), f"{said}; raise the one or lower the other")
+        yield Contradiction((queued, largest), f"{said}; raise the first or lower the second")
     delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
     if 0 <= _value(config, idle) <= _value(config, delay):
         said = f"{delay} ({_value(config, delay)}) is not less than {idle} ({_value(config, idle)})"
-        yield Contradiction((delay, idle), f"{said}; lower the one, or raise the other or make it -1")
+        yield Contradiction((delay, idle), f"{said}; lower the first, or raise the second or set it to -1")
 
 
 def _directories(config: BrokerConfig) -> Iterator[Contradiction]:
@@ -140,7 +140,7 @@ def _directories(config: BrokerConfig) -> Iterator[Contradiction]:
     if "*" in paths and len(paths) > 1:
         yield Contradiction((cordoned,), f"{cordoned} ({config.text(cordoned)}): * means all, so omit the rest")
     elif "broker" in config.process_roles and (missing := [path for path in paths if path not in (*known, "*")]):
-        said = f"{cordoned} ({', '.join(missing)}) must be among {here} ({', '.join(known)}), and written as there"
+        said = f"{cordoned} ({', '.join(missing)}) must be among {here} ({', '.join(known)}), with the same spelling"
         yield Contradiction((cordoned, here), said)
 
 
@@ -148,7 +148,9 @@ def _lists(config: BrokerConfig) -> Iterator[Contradiction]:
     for name in NOT_EMPTY:
         items = _value(config, name)
         if items is not None and not all(items or [""]):
-            yield Contradiction((name,), f"{name} ({config.text(name)}): name at least one, and no empty one")
+            yield Contradiction(
+                (name,), f"{name} ({config.text(name)}): it needs at least one entry, and no empty entries"
+            )
     protocols = "group.coordinator.rebalance.protocols"
     if "classic" not in _value(config, protocols):
         said = f"{protocols} ({config.text(protocols)}) lacks classic, which cannot be disabled; add it"

@@ -1,4 +1,4 @@
-"""The settings as DescribeConfigs and CreateTopics show them: value, source and synonyms."""
+"""Describes settings for DescribeConfigs and CreateTopics: value, source and synonyms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Synonym(NamedTuple):
 
 
 class Described(NamedTuple):
-    """One setting as a client sees it. `value` is None if there is none, or if it is secret."""
+    """One setting in the form in which clients see it. `value` is None if there is none, or if it is secret."""
 
     name: str
     value: str | None

@@ -32,7 +32,7 @@ def read_endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str
         check_listening(listeners)
     elif listeners:
         raise ConfigError(
-            f"listeners: {listeners[0].name} is for clients, and process.roles lacks broker; name listeners of "
+            f"listeners: {listeners[0].name} is for clients, but process.roles lacks broker; name listeners of "
             f"controller.listener.names only, e.g. {controller_names[0]}://:9093"
         )
     with_logins = sasl_listeners(texts, every)

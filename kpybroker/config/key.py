@@ -22,7 +22,7 @@ DURATION = re.compile(
 BLANKS = "".join(map(chr, range(33)))
 """The characters that Java trims. Other Unicode white space is part of a value."""
 DECIMAL = re.compile(r"[+-]?(NaN|Infinity|([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)")
-"""A number as Java reads a double, except for hexadecimal ones."""
+"""A number in a form that Java reads as a double, except hexadecimal numbers."""
 COUNT = re.compile(r"[0-9]{1,10}")
 SHOWN_MAX = 200
 """The most characters of a value that a message shows."""

@@ -30,7 +30,7 @@ FSYNC_ALWAYS = (
 )
 NO_CORDON = (
     "new partitions would still be placed there; remove the setting, move the directory's replicas away "
-    "(kafka-reassign-partitions), and then take it out of log.dirs"
+    "(kafka-reassign-partitions), and then remove it from log.dirs"
 )
 
 LOG_KEYS: tuple[ConfigKey, ...] = (

@@ -1,7 +1,7 @@
 """The settings of one partition's log: the typed view of a topic's settings.
 
-Field names are the topic settings' in snake_case, with Kafka's units (`_ms`, `_bytes`). Defaults are those of Kafka
-4.3; a test compares them with the table in `topic_keys`.
+The fields are named like the topic settings, in snake_case and with Kafka's units (`_ms`, `_bytes`). Defaults are those
+of Kafka 4.3; a test compares them with the table in `topic_keys`.
 """
 
 from __future__ import annotations

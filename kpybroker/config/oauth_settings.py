@@ -130,7 +130,7 @@ def _signed(listener: str, jaas: Jaas, value: Callable[[str], Value]) -> SignedT
 
     def claim(setting: str) -> str:
         if not text(setting):
-            raise ConfigError(f"listener {listener}: {setting} is empty; name a claim, or leave it out")
+            raise ConfigError(f"listener {listener}: {setting} is empty; name a claim, or omit the setting")
         return text(setting)
 
     audiences, skew = value(AUDIENCE), value("sasl.oauthbearer.clock.skew.seconds")
@@ -149,7 +149,7 @@ def _signed(listener: str, jaas: Jaas, value: Callable[[str], Value]) -> SignedT
 def _keys(listener: str, url: str, jaas: Jaas, value: Callable[[str], Value]) -> KeysFile | KeysUrl:
     said = f"listener {listener}: {KEYS_URL}"
     if not url:
-        raise ConfigError(f"{said} is not set: it has the public keys that signatures are checked with; name it")
+        raise ConfigError(f"{said} is not set; it must name the public keys of the identity provider")
     if url[:5].lower() == "file:":
         path = FILE.sub("", url, count=1)  # not decoded, as in Apache Kafka, which leaves %20 unchanged
         if not path.startswith("/"):

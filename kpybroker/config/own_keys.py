@@ -11,8 +11,8 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "text",
         one_of("text", JSON),
-        doc="The lines of the logger kpybroker.authorizer: text in Kafka's words, or a JSON object for each refusal, "
-        "and at DEBUG for each grant.",
+        doc="The format of the lines of the logger kpybroker.authorizer: text in Kafka's words, or JSON. There is a "
+        "line for each refusal and, at DEBUG, for each grant.",
     ),
     obeyed(
         "kpybroker.cluster.id",
@@ -26,7 +26,8 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         "page-cache",
         one_of("page-cache", "always"),
-        doc="page-cache: acknowledged in the page caches of the in-sync replicas; always: acknowledged on their disks.",
+        doc="Whether a record is acknowledged when it is in the page caches of the in-sync replicas (page-cache) or on "
+        "their disks (always).",
     ),
     obeyed(
         "kpybroker.http.host",
@@ -46,7 +47,8 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         STRING,
         None,
         doc="Serve kpybroker.http.port over TLS, with the settings of the listener of this name: "
-        "listener.name.<listener>.ssl.*, else ssl.*. It may be one of listeners, or another name. Not set: no TLS.",
+        "listener.name.<listener>.ssl.*, else ssl.*. It may be one of listeners, or another name. "
+        "By default, there is no TLS.",
     ),
     obeyed(
         "kpybroker.http.token.file",
@@ -66,10 +68,10 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         "kpybroker.initial.controllers",
         STRING,
         None,
-        doc="The first voters if controller.quorum.voters is not set, as in kafka-storage format: standalone (this "
+        doc="The initial voters if controller.quorum.voters is not set, as in kafka-storage format: standalone (this "
         "controller alone), none (it follows the controllers of controller.quorum.bootstrap.servers, and may be added "
         "later), or id@host:port:directory-id,... for several. Used when a directory is formatted; with standalone, "
-        "a node first asks those controllers, and does not start if they have a cluster. The default is standalone, "
+        "a node first queries these controllers, and does not start if they have a cluster. The default is standalone, "
         "or none if controller.quorum.auto.join.enable is set.",
     ),
     obeyed(
@@ -77,7 +79,7 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         INT,
         "512",
         at_least(16),
-        doc="Log segments kept open at a time, in all log.dirs together; the least recently used is closed first.",
+        doc="Maximum number of open log segments in all log.dirs; the least recently used one is closed first.",
     ),
     obeyed(
         "kpybroker.max.partitions",
@@ -93,6 +95,6 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         one_of("full", "count"),
         doc="full: every produced batch is opened and its records are checked, as in Apache Kafka. count: the broker "
         "only checks whether the batch can have that many records, which takes less time; a faulty producer can then "
-        "store batches that no consumer can read, and at which consumers of the partition stop.",
+        "store batches that no consumer can read, so that consumers of the partition stop there.",
     ),
 )

@@ -39,8 +39,7 @@ REMOVED = {
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """Parse a properties file: comments (# !), `=`, `:` or blank as separator, continued lines, \\t \
- \\uXXXX escapes.
+    """Parse a properties file: comments (# !), `=`, `:` or blank as separator, continued lines, escapes.
 
     If a name occurs twice, the last value takes effect, as in Java. Raises ConfigError with `source` and the number of
     the line that cannot be parsed.

@@ -21,8 +21,9 @@ PUBLIC = ("ssl.keystore.certificate.chain", "ssl.truststore.certificates")
 def read_properties(path: Path) -> dict[str, str]:
     """Settings by name. Raises ConfigError.
 
-    If other users can read a file that contains a secret, this logs a warning. Such key stores are refused, but such
-    properties files are not: Apache Kafka accepts them, so nodes and scripts that work today would stop working.
+    If other users can read a file that contains a secret, this logs a warning. Key stores that other users can read are
+    refused. Properties files are not refused, because Apache Kafka accepts them, and nodes and scripts that work today
+    would stop working.
     """
     try:
         text, mode = path.read_text(encoding="utf-8"), path.stat().st_mode

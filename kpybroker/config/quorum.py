@@ -142,19 +142,19 @@ def check_roles(
             raise ConfigError(f"{VOTERS}: node.id={node_id} is not a voter ({named}); name this node")
         if len(voters) > 1 and not controller_listeners:
             raise ConfigError(
-                f"{VOTERS} names {len(voters)} voters, and this node has no listener for them; add e.g. "
+                f"{VOTERS} names {len(voters)} voters, but this node has no listener for them; add e.g. "
                 "CONTROLLER://:9093 to listeners"
             )
         return
     if votes:
         raise ConfigError(
-            f"{VOTERS}: node.id={node_id} is a voter ({named}) and process.roles lacks controller; add it, or give "
+            f"{VOTERS}: node.id={node_id} is a voter ({named}), but process.roles lacks controller; add it, or give "
             "this broker another node.id"
         )
     if not voters and not servers:
         raise ConfigError(f"process.roles=broker: name the controllers: {VOTERS}=1@host:port,... or {SERVERS}")
     if controller_listeners:
         raise ConfigError(
-            f"listeners: {controller_listeners[0].name} is a listener of controllers (controller.listener.names), and "
+            f"listeners: {controller_listeners[0].name} is a listener of controllers (controller.listener.names), but "
             "process.roles lacks controller; remove it, or add the role"
         )

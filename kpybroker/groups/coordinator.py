@@ -62,8 +62,8 @@ class GroupCoordinator:
         return _place(group_id, self._partitions())
 
     def runner(self, group_id: str, *, may_be_empty: bool = False) -> Runner:
-        """The Runner of a group's partition. An empty group id is allowed for offsets only, as in Kafka:
-        `may_be_empty`.
+        """The Runner of a group's partition. `may_be_empty`: also accept an empty group id, which, as in Kafka, may
+        only have offsets.
 
         Raises INVALID_GROUP_ID; NOT_COORDINATOR if another broker leads the partition; COORDINATOR_LOAD_IN_PROGRESS
         while it is loaded; COORDINATOR_NOT_AVAILABLE if that failed.

@@ -157,7 +157,7 @@ class GroupMachine:
         self._expiring = None
         self._awake = False
 
-    # -- the classic protocol--------------------------------------------------------------------------------------
+    # -- the classic protocol -------------------------------------------------------------------------------------
 
     def _join(self, ticket: Any, command: Join, step: Step) -> None:
         self.kinds.classic_calls(command.request.group_id).join(ticket, command, step)

@@ -144,7 +144,7 @@ class AclRules:
         self._held: Counter[Acl] = Counter()
         """The number of times that each ACL was added. The log may contain equal ACLs with different ids."""
         self._patterns: dict[tuple[int, int], dict[str, OfPattern]] = {}
-        """The patterns by name, by resource type and pattern type."""
+        """The patterns of each resource type and pattern type, by name."""
         self._lengths: dict[int, Counter[int]] = {}
         """The number of PREFIXED patterns of each length, by resource type."""
         self._sorted_lengths: dict[int, tuple[int, ...]] = {}

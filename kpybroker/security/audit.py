@@ -65,7 +65,7 @@ class Lines:
 
 
 class Decision(NamedTuple):
-    """The authorizer's decision on one operation of a request, and the rule that it followed."""
+    """The authorizer's decision on one operation of a request, and the deciding rule."""
 
     principal: str
     host: str

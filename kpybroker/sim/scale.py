@@ -1,8 +1,8 @@
 """Measures the cost of metadata changes at scale: one controller with many brokers, of which one dies, and partitions
 that are reassigned.
 
-`python -m kpybroker.sim.scale --brokers 100 --partitions 100000`. The controller's Machine and the Image are the
-product's. The brokers are not run: only their requests are sent, and they share one Image. The output has the numbers
+`python -m kpybroker.sim.scale --brokers 100 --partitions 100000`. The controller's Machine and the Image are those of
+the product. The brokers are not run: only their requests are sent, and they share one Image. The output has the numbers
 of records, requests to the controller and metadata fetches (at most one for each broker and committed batch), and the
 CPU time.
 """

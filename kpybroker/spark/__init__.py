@@ -1,8 +1,8 @@
 """PySpark with Kafka (`pip install kpybroker[spark]`): `session(bootstrap)` creates a session with the right connector.
 
 `Cluster` has the settings that the clients of a job need for TLS and a login. `checkpoint` prevents a stream's
-checkpoint from being used with other topics. `explained` gives the cause of a failed job in one line. `python -m
-kpybroker.spark` prints arguments for spark-submit that add the same connector.
+checkpoint from being used with other topics. `explained` gives the cause of a failed job in one line. The command
+`python -m kpybroker.spark` prints arguments for spark-submit that add the same connector.
 """
 
 from kpybroker.spark.checkpoints import checkpoint

@@ -71,4 +71,6 @@ def require_listener(bootstrap: str) -> None:
             return
         except OSError as error:
             reasons.append(f"{address} ({error})")
-    raise ConfigError(f"no broker answers at {', '.join(reasons)}: start one with `kpybroker dev`, or give its address")
+    raise ConfigError(
+        f"no broker responds at {', '.join(reasons)}: start one with `kpybroker dev`, or give its address"
+    )

@@ -77,7 +77,7 @@ class TransactionCoordinator:
         self.markers.forget(partition)
 
     def close(self) -> None:
-        """Stop, because the broker stops."""
+        """Resign from all partitions and stop sending markers, because the broker stops."""
         self.led.close()
         self.markers.close()
 

@@ -1,8 +1,8 @@
 """Sends the markers that end a transaction to the leaders of its partitions, until all leaders have written them.
 
 Markers are sent only for transactions whose decision has committed, so that their outcome cannot change any more. There
-are at most as many of them as transactional ids, because the next transaction of an id waits for the end of the
-previous one.
+is at most one such transaction for each transactional id, because the next transaction of an id waits for the end of
+the previous one.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Markers:
             del self._jobs[key]
 
     def close(self) -> None:
-        """Stop, because the broker stops."""
+        """Stop sending all markers, because the broker stops."""
         self._jobs.clear()
         if self._timer is not None:
             self._timer.cancel()

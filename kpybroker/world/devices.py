@@ -66,7 +66,7 @@ class Device:
         self.queued_bytes -= size_bytes
 
     def begin(self, now_ms: int) -> int:
-        """Note the begin of a write or sync on a thread whose result is awaited. Returns the number for `end`."""
+        """Note the start of a write or sync on a thread whose result is awaited. Returns the number for `end`."""
         if not self._under_way:
             self._oldest_since_ms = now_ms
         self._works += 1

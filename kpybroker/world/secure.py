@@ -176,8 +176,8 @@ def why_failed(error: OSError, if_plain: str = USE_TLS) -> str:
     if isinstance(error, ConnectionAbortedError | TimeoutError):
         return f"it took longer than {HANDSHAKE_S:.0f} s"
     return (
-        "it closed the connection without a word, as asyncio does if it does not accept this broker's certificate: its "
-        "authority, its end, or its host names"
+        "it closed the connection without an alert, as asyncio does if it does not accept this broker's certificate: "
+        "its authority, its end, or its host names"
     )
 
 

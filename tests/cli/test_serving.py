@@ -257,7 +257,7 @@ def test_a_server_that_is_not_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = Shell(f"127.0.0.1:{server.getsockname()[1]}", monkeypatch)("topics", "list", "--timeout", "0.1")
     assert silent.code == 1
-    assert "does not answer within 0.1 s" in silent.err
+    assert "does not respond within 0.1 s" in silent.err
 
 
 def test_the_first_address_that_answers_is_used(kpybroker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,7 +219,7 @@ def test_listeners() -> None:
             r"min.compaction.lag.ms \(2\) is greater than log.cleaner.max.compaction.lag.ms \(1\)",
         ),
         ({"process.roles": "broker"}, "name the controllers"),
-        ({"process.roles": "controller"}, "for clients, and process.roles lacks broker"),
+        ({"process.roles": "controller"}, "for clients, but process.roles lacks broker"),
         ({"process.roles": "broker", "controller.quorum.voters": "1@h:1"}, "process.roles lacks controller"),
         (
             {

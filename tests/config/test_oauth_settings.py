@@ -105,7 +105,7 @@ def test_the_location_of_keys(url: str, keys: KeysFile | HttpUrl) -> None:
         ({"sasl.server.callback.handler.class": HANDLER_OF_SIGNED}, "Only listener.name.<listener>.oauthbearer."),
         ({"listener.name.clients.plain.sasl.server.callback.handler.class": "a.B"}, "Java classes are not run"),
         ({"sasl.oauthbearer.jwt.validator.class": "a.B"}, "validator.class=a.B cannot be applied: Java classes"),
-        ({"sasl.oauthbearer.jwks.endpoint.url": None}, "jwks.endpoint.url is not set: it has the public keys"),
+        ({"sasl.oauthbearer.jwks.endpoint.url": None}, "jwks.endpoint.url is not set; it must name the public keys"),
         ({"sasl.oauthbearer.jwks.endpoint.url": "file:keys"}, "a file needs its whole path"),
         ({"sasl.oauthbearer.jwks.endpoint.url": "ftp://x/y"}, "must begin with http:// or https://"),
         ({"sasl.oauthbearer.jwks.endpoint.url": "http:///y"}, "it has no host"),

@@ -51,7 +51,7 @@ PROSE = {"batch_index_error_message", "documentation", "error_message"}
 
 OURS = {
     ("AlterReplicaLogDirs", "path"): "where the broker keeps its files",
-    ("DescribeLogDirs", "total_bytes"): "the World does not know the size of the volume yet, so it is -1 (KIP-827)",
+    ("DescribeLogDirs", "total_bytes"): "the size of the volume differs between machines (KIP-827)",
     ("Produce", "log_append_time_ms"): "for a duplicate, Kafka returns the batch's own time even if the topic keeps "
     "the producers' times, so that clients mistake it for the broker's; ours returns -1 as for the first batch",
     ("ApiVersions", "api_keys"): "only served APIs are returned; test_api_versions.py compares their rows",

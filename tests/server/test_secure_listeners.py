@@ -179,7 +179,7 @@ def test_the_log_says_why_a_client_refuses_the_certificate(
 
     run(play, tmp_path, stores(tmp_path, ssl_keystore_location=str(server.pem(tmp_path / "other.pem"))))
     assert why in said(caplog)
-    assert "it closed the connection without a word, as asyncio does if it does not accept this" in said(caplog)
+    assert "it closed the connection without an alert, as asyncio does if it does not accept this" in said(caplog)
 
 
 def test_stalled_handshakes_are_bounded_and_others_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

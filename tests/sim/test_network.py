@@ -156,7 +156,7 @@ def test_dialling_a_closed_port_is_refused_and_a_silent_host_times_out() -> None
             await stage.dial()
         stage.fabric.power(ONE, False)
         began = stage.loop.time()
-        with pytest.raises(OSError, match="does not answer"):
+        with pytest.raises(OSError, match="does not respond"):
             await stage.dial()
         assert stage.loop.time() - began > 60
 

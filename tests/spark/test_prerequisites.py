@@ -46,7 +46,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_broker(java: Path, closed: str) -> None:
-    with pytest.raises(ConfigError, match=f"no broker answers at {closed}.*kpybroker dev"):
+    with pytest.raises(ConfigError, match=f"no broker responds at {closed}.*kpybroker dev"):
         session(closed)
 
 

@@ -153,7 +153,7 @@ class ClassicMembers:
     # -- Heartbeat ------------------------------------------------------------------------------------------------
 
     def beat(self, group: ConsumerGroup, command: Heartbeat, step: Step) -> ErrorCode:
-        """REBALANCE_IN_PROGRESS if joining again would change the assignment."""
+        """Execute a Heartbeat. Returns REBALANCE_IN_PROGRESS if joining again would change the assignment."""
         member = self._member(group, command.member_id, command.instance_id)
         current = member.current
         if command.generation != current.epoch:

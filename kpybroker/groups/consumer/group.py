@@ -347,7 +347,7 @@ class ConsumerGroup:
     @staticmethod
     def _stale(member: ConsumerMember, epoch: int) -> KafkaError:
         return KafkaError(
-            ErrorCode.STALE_MEMBER_EPOCH, f"the member epoch is {epoch}, and is known to be {member.current.epoch}"
+            ErrorCode.STALE_MEMBER_EPOCH, f"the member epoch is {epoch}, but should be {member.current.epoch}"
         )
 
     # -- changes --------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ class ConsumerGroups(GroupKind):
             group.resolving.cancel()
         del self.groups[group_id]
 
-    # -- the classic protocol, for members that have not migrated--------------------------------------------------
+    # -- the classic protocol, for members that have not migrated -------------------------------------------------
 
     def join(self, ticket: Any, command: Join, step: Step) -> None:
         """Respond to a JoinGroup. A group without members is replaced by a classic group."""

@@ -68,8 +68,8 @@ def compiled(regex: str) -> Any:
 class RegexResolution:
     """Matches names with expressions, one expression after another, in steps.
 
-    An expression that cannot be compiled is from a log whose broker accepted it (Apache Kafka, or one with RE2). It is
-    skipped, and its previous result stays.
+    An expression that cannot be compiled is from a log whose broker accepted it (Apache Kafka, or a broker with RE2).
+    It is skipped, and its previous result stays.
     """
 
     def __init__(self, regexes: Iterable[str], names: Iterable[str], may_describe: MayDescribe | None = None) -> None:
@@ -84,8 +84,8 @@ class RegexResolution:
         )
 
     def step(self) -> Mapping[str, set[str]] | None:
-        """Do the next step. After the last one, return the topics of every expression that can be compiled, before it
-        None."""
+        """Do the next step. Returns None until the last step, which returns the topics of every expression that can be
+        compiled."""
         left = NAMES_A_STEP
         while left > 0:
             at = next(self._at, None)
@@ -98,7 +98,7 @@ class RegexResolution:
             try:
                 matches = compiled(regex).fullmatch
             except KafkaError as refusal:
-                log.warning("the topics of a group's subscription stay as they were: %s", refusal.message)
+                log.warning("the topics of a group's subscription stay unchanged: %s", refusal.message)
                 del self.found[regex]
                 left -= COMPILING_IN_NAMES
                 continue

@@ -40,7 +40,7 @@ SERVER_FIRST = re.compile(rf"r=({NONCE}),s=({BASE64}),i=([0-9]{{1,9}}){EXTENSION
 SERVER_FINAL = re.compile(rf"v=({BASE64}){EXTENSIONS}")
 MESSAGE_MAX = 4096
 """The most bytes of a client's message; Kafka's clients send about a hundred. The first message is kept until the login
-ends, and for 524,288 bytes the expressions above take 70 ms and 100 MB."""
+ends, and for 524,288 bytes the regular expressions above take 70 ms and 100 MB."""
 ITERATIONS_LIMIT = 1 << 20
 """The most iterations that this client accepts from a server."""
 OTHER_ID = "Authentication failed: Client requested an authorization id that is different from username"

@@ -32,7 +32,7 @@ def laptop_files(now_ms: int, hosts: Sequence[str] = ()) -> Mapping[str, bytes]:
 
     The broker's certificate is also for `hosts`, which are DNS names or IP addresses. `ca.pem` is the authority's
     certificate; `server.pem` and `client.pem` have a key (PKCS8) and its certificate. The authority's key is
-    discarded, so that nobody can sign further certificates with it.
+    discarded, so that no further certificates can be signed with it.
     """
     authority = _certified("kpybroker development", None, now_ms)
     found = {"ca.pem": _chain(authority)}

@@ -74,7 +74,7 @@ class TimeLookups(Actor):
 
     def _hold(self, timestamp: int, answer: tuple[int, int], right: tuple[int, int]) -> None:
         if answer != right:
-            self.run.history.breach(f"ListOffsets answered {answer} for time {timestamp}, but {right} is right")
+            self.run.history.breach(f"ListOffsets returned {answer} for time {timestamp}, but {right} is right")
 
 
 class Asker:
@@ -125,10 +125,10 @@ class Asker:
         offset, found = await offset_by_time(client, PLACE, leader, timestamp)
         if floor is not None and not 0 <= offset <= floor:
             client.history.breach(
-                f"ListOffsets answered {offset} for time {timestamp}, which {PLACE[0]}-0 has at {floor}"
+                f"ListOffsets returned {offset} for time {timestamp}, which {PLACE[0]}-0 has at {floor}"
             )
         if offset >= 0 and found < timestamp:
-            client.history.breach(f"ListOffsets answered offset {offset} of time {found} for time {timestamp}")
+            client.history.breach(f"ListOffsets returned offset {offset} of time {found} for time {timestamp}")
         newest = max(each.timestamp for each in had)
         offset, found = await offset_by_time(client, PLACE, leader, MAX_TIMESTAMP)
         if offset >= 0 and found < newest:

@@ -121,8 +121,8 @@ def _compare_producers(
     kept: int,
     history: History,
 ) -> None:
-    """Compare the last batches of producers (five, or one in a compacted log). A replay may have fewer of them, but
-    must have the last one, and none that differs."""
+    """Compare the last batches of producers (five, or one in a compacted log). A replay may have fewer of them, but it
+    must have the last one, and its batches must be equal."""
     for producer_id, known in live.items():
         again = replayed.get(producer_id, ProducerFacts(-1, [], -1))
         last, replayed_last = known.batches[-kept:], again.batches[-kept:]

@@ -1,8 +1,8 @@
 """A client that stops in the middle of a transaction, a generation and a rebalance, to check their timeouts.
 
-Timeouts must not depend on wall clocks. When the client stops, the clocks of the brokers are set back or forward. By
-the time of the simulation, the transaction must be aborted, the member removed and the rebalance ended within the
-timeout plus a bound.
+Timeouts must not depend on wall clocks. When the client stops, the clocks of the brokers are set back or forward.
+Measured in virtual time, the transaction must be aborted, the member removed and the rebalance ended within the timeout
+plus a bound.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Abandoner:
         await session.write(self._places[0], [Sent(value, self._places[0], -1, True)])
 
     async def _takes_over(self, gone: str, began_s: float) -> bool:
-        """Whether the rebalance ends in time: a member that joined before the clocks jumped becomes the only member."""
+        """Whether the rebalance ends in time, so that a member that joined before the clocks jumped is the only
+        member."""
         client, successor = self._client, ClassicMembership(self._client, REBALANCING)
         limit_s = REBALANCE_MS / 1000 + BOUND_S
         while client.loop.time() < began_s + limit_s:

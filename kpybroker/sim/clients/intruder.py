@@ -16,7 +16,7 @@ from kpybroker.wire.rpc import metadata
 
 PACE_S = 1.5
 LONG_MS, SHORT_MS = 3_600_000, 2000
-"""The lifetimes of tokens. The longer one exceeds each session; the shorter one ends it."""
+"""The lifetimes of tokens. The longer one exceeds the length of each session; the shorter one limits it."""
 STRANGER = "stranger"
 """A user that logs in only with tokens, and has no rights."""
 BESIDE_MS = 5
@@ -40,7 +40,7 @@ class Intruder:
                 client.succeeded()
                 await client.nap(PACE_S)
             except Unanswered as failed:
-                client.note(f"gets no answer: {failed}")
+                client.note(f"receives no response: {failed}")
                 await client.nap(0.5)
 
     async def _guess(self, node_id: int) -> None:
@@ -66,7 +66,8 @@ class Intruder:
         self._law.never(what, was_served=found.peer is not None and is_judged, why=why)
 
     async def _enter(self, node_id: int, user: str, valid_ms: int) -> Attempt:
-        """Log in with a token. Raises Unanswered, even if the clock of the node is too far ahead for the token."""
+        """Log in with a token. Raises Unanswered, also if the clock of the node is so far ahead that the token has
+        expired."""
         found = await self._doors.attempt(node_id, bearer(user, self._client.wall_ms() + valid_ms))
         if found.peer is None:
             raise Unanswered(f"node {node_id} refuses a token: {found.refusal}")

@@ -46,7 +46,7 @@ class LogDirMover:
                 await client.nap(1.0)
 
     async def _alter(self, node_id: int, topic: str, index: int, path: str) -> None:
-        """Raises Unanswered, Refused."""
+        """Send AlterReplicaLogDirs for one replica. Raises Unanswered, Refused."""
         row = alter_replica_log_dirs.AlterReplicaLogDirTopic(name=topic, partitions=[index])
         request = alter_replica_log_dirs.Request(
             dirs=[alter_replica_log_dirs.AlterReplicaLogDir(path=path, topics=[row])]

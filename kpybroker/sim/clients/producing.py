@@ -19,7 +19,8 @@ IN_FLIGHT_MAX = 5
 FAILURES_MAX = 200
 """After this number of consecutive failed attempts, an idempotent producer counts as refused."""
 DEPOSED_S = 30.0
-"""The time for which a `HOPELESS` error may come from a leader that is cut off and has not noticed its replacement."""
+"""The time for which a `HOPELESS` error may come from a leader that is cut off and has not noticed that it was
+replaced."""
 DUPLICATE = int(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 HOPELESS = frozenset(
     {

@@ -28,8 +28,8 @@ async def create_topic(client: SimClient, topic: TopicSetup) -> None:
 
 
 async def delete_topic(client: SimClient, name: str) -> None:
-    """Delete a topic. Raises Unanswered, Refused. The error may come from a former controller that has neither the
-    topic nor noticed its replacement."""
+    """Delete a topic. Raises Unanswered, Refused. The error may come from a former controller that does not have the
+    topic and has not noticed that it was replaced."""
     request = delete_topics.Request(topics=[delete_topics.DeleteTopicState(name=name)], timeout_ms=5000)
     response = await client.ask(client.any_broker(), "DeleteTopics", request, limit_s=ADMIN_LIMIT_S)
     code = response.responses[0].error_code

@@ -35,7 +35,7 @@ from kpybroker.topics import TopicPartition
 
 PACE_S = 2.0
 LOOKS_MAX = 8
-"""The number of requests by which the warden checks whether a broker has a change, before it gives up the round."""
+"""The most requests with which the warden checks whether a broker shows a change, before it gives up the round."""
 LOOKS_EVERY_S = 0.5
 LONG_MS = 3_600_000
 """A lifetime that is far longer than any clock error."""

@@ -222,7 +222,7 @@ class SimMachine:
             self.kill("has stopped" if ending.done() else "did not stop, is killed")
 
     def pause(self, on: bool) -> None:
-        """Suspend the process with SIGSTOP, and continue it with SIGCONT after a while."""
+        """Suspend the process (SIGSTOP) if `on`, else continue it (SIGCONT)."""
         if self.process is not None:
             self.history.note("node", f"{self.name} is {'halted' if on else 'resumed'}")
             if on:

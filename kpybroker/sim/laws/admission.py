@@ -19,8 +19,7 @@ class Shown(NamedTuple):
 
 
 class Admission:
-    """Records breaches, each as a sentence that says which login or request succeeded or failed, and why it must
-    not."""
+    """Records breaches. Each is a sentence that says which login or request had the wrong result, and why."""
 
     def __init__(self, history: History) -> None:
         self._history = history

@@ -150,7 +150,7 @@ def hunt(mutant: Mutant, first: int, seeds_max: int) -> RunOutcome | None:
             outcome = Simulation(setup, ends_at_breach=True).run()
             if outcome.breaches:
                 fault = MISFIT.search(outcome.breaches[0])
-                assert fault is None, f"{mutant.description!r} no longer fits what it patches: {outcome.breaches[0]}"
+                assert fault is None, f"{mutant.description!r} does not fit the code: {outcome.breaches[0]}"
                 return outcome
     return None
 

@@ -84,7 +84,7 @@ class HighestOffsets:
 
     def least(self, epoch: int) -> int:
         """The lowest offset that a leader of this epoch or a later one may return. A former leader that has not noticed
-        its replacement yet may return lower ones, because leaders have no leases."""
+        that it was replaced may return lower ones, because leaders have no leases."""
         return max((end for known, end in self._ends.items() if known <= epoch), default=0)
 
     def of(self, epoch: int) -> int:
@@ -192,7 +192,7 @@ class History:
         self.counts[what] = self.counts.get(what, 0) + more
 
     def breach(self, text: str) -> None:
-        """Record a breach of the contract. `text` is one sentence."""
+        """Record a breach of a guarantee. `text` is one sentence."""
         self.note("BREACH", text)
         if len(self.breaches) < BREACHES_KEPT:
             self.breaches.append(f"at {self.now_s:.3f} s: {text}")
@@ -227,10 +227,10 @@ class History:
         commits = self.committed(group, place)
         floor = min(floor, commits.floor(self.now_s))
         if offset < floor:
-            self.breach(f"group {group} had committed {floor} for {place}, but OffsetFetch answered {offset}")
+            self.breach(f"group {group} had committed {floor} for {place}, but OffsetFetch returned {offset}")
         if offset > commits.sent:
             self.breach(
-                f"OffsetFetch answered {offset} for {place} of group {group}, which committed {commits.sent} at most"
+                f"OffsetFetch returned {offset} for {place} of group {group}, which committed {commits.sent} at most"
             )
 
     def sends(self, producer: str, sent: Sent) -> None:

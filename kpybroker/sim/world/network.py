@@ -129,7 +129,7 @@ class SimNetwork:
             if fabric.passes(here, target) and fabric.passes(target, here):
                 break
             if fabric.loop.time() - began > CONNECT_LIMIT_S:
-                raise OSError(errno.ETIMEDOUT, f"{target}:{port} does not answer")
+                raise OSError(errno.ETIMEDOUT, f"{target}:{port} does not respond")
             await asyncio.sleep(patience)
             patience *= 2
         listener = fabric.host(target).listeners.get(port)

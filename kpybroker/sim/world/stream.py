@@ -64,7 +64,7 @@ class Pipe:
 
 
 class SimTransport(asyncio.Transport):
-    """One end of a stream. Its callbacks belong to `owner`. The part of the kernel continues while the owner is
+    """One end of a stream. Its callbacks belong to `owner`. The kernel's part of it continues while the owner is
     halted."""
 
     def __init__(
