@@ -38,16 +38,14 @@ SHARED = "Authentication failed during authentication due to invalid credentials
 TOKENS = "Invalid SASL/PLAIN response: expected 3 tokens, got "
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+PLAIN_USERS = f"{PLAIN_MODULE} required user_ann=\"{PASSWORD}\" user_bob='b' /* in Java's other quotation marks */;"
 SETTINGS = {
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,NAMED:SASL_PLAINTEXT,"
     "RENEWED:SASL_PLAINTEXT",
     "inter.broker.listener.name": "PLAINTEXT",
     "sasl.enabled.mechanisms": ",".join(MECHANISMS),
     "listener.name.renewed.connections.max.reauth.ms": str(LIFETIME_MS),
-    **{
-        f"listener.name.{name}.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_ann="{PASSWORD}" user_bob="b";'
-        for name in ("named", "renewed")
-    },
+    **{f"listener.name.{name}.plain.sasl.jaas.config": PLAIN_USERS for name in ("named", "renewed")},
     **{
         f"listener.name.{name}.{mechanism}.sasl.jaas.config": f"{SCRAM_MODULE} required;"
         for name in ("named", "renewed")

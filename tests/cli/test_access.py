@@ -137,6 +137,18 @@ def test_a_user_may_what_is_allowed(kpybroker_secure: Broker, admin: Run, user: 
     assert f"User:{user} has no such ACL" in admin("acls", "remove", user).err
 
 
+def test_an_acl_that_two_words_stand_for_is_added_once(admin: Run, user: str) -> None:
+    told = admin("acls", "allow", user, "produce,consume", *("--topic", f"t-{user}") * 2, "--group", f"g-{user}").out
+    assert [line.split(" to ")[1].split()[0] for line in told.splitlines()] == [
+        "write",
+        "describe",
+        "create",
+        "read",
+        "read",
+    ]
+    assert len(admin("acls", "remove", user).out.splitlines()) == 5
+
+
 def test_acls_are_kafkas(kpybroker_secure: Broker, admin: Run, user: str) -> None:
     """The ACLs that each operation of the command creates, and the list of all ACLs, are compared with the ACLs that
     librdkafka lists."""
