@@ -239,11 +239,12 @@ def _acls(who: str, what: str, resources: Sequence[Resource], host: str | None, 
         if on is not None and not any(kind in on for kind in kinds):
             options_of = " and ".join(f"--{_word(kind)}" for kind in on)
             raise ConfigError(f"{word} is about other things; give {options_of}")
-    return [
+    found = (
         Acl(each.type, each.name, each.pattern, _principal(who), where, operation, permission)
         for each in resources
         for operation in _operations(what, each)
-    ]
+    )
+    return list(dict.fromkeys(found))
 
 
 def _operations(what: str | None, resource: Resource | None) -> Iterator[int]:
