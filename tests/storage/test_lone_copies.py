@@ -108,6 +108,17 @@ def test_a_copy_waits_for_an_unreachable_directory() -> None:
     assert in_b(storage) == ["-future"]
 
 
+def test_a_broker_that_stops_creates_no_second_log() -> None:
+    """The simulator's seed 1154: the controller assigned the replica to the directory that was left."""
+    storage, _, log_dirs, _ = begun("/d/a")
+    found = log_dirs.by_path("/d/a")
+    assert found is not None
+    log_dirs.fail(found, "a bad sector")
+    with pytest.raises(Damage, match="as the broker stops: a bad sector"):
+        log_dirs.open_log("t", ID, 0, SETTINGS, B)
+    assert in_b(storage) == []
+
+
 def test_the_old_half_of_a_move_outlives_the_loss_of_the_new_one() -> None:
     storage = left(copied=RECORDS, is_half=True)
     for name in VirtualWorld(storage).disk.list("/d/b"):

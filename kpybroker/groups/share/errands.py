@@ -87,6 +87,8 @@ class ErrandRunner:
                 continue
             for errand in errands:
                 await room.acquire()
+                if not runner.ready:
+                    break
                 task = self._begin(self._run(runner, errand, room))
                 running.add(task)
                 task.add_done_callback(running.discard)
