@@ -78,6 +78,8 @@ def show(console: Console, report: Report, missing: list[str]) -> None:
             f"{report.changes} changes of rights and passwords; {report.decisions:,} answers to a user who was denied "
             f"now and then, {report.guesses:,} to passwords that were right now and then"
         )
+    if report.shared:
+        console.print(f"{report.shared:,} records accepted by the share group")
     if report.repeated:
         console.print(f"{report.repeated} records repeated in a new producer epoch, as clients may do (KIP-360)")
     for what in missing:
