@@ -79,6 +79,8 @@ def show(console: Console, report: Report, missing: list[str]) -> None:
             f"{report.changes} changes of rights and passwords; {report.decisions:,} responses to a user who is "
             f"denied at times, {report.guesses:,} to logins with passwords that are valid at times"
         )
+    if report.shared:
+        console.print(f"{report.shared:,} records accepted by the share group")
     if report.repeated:
         console.print(f"{report.repeated} records repeated in a new producer epoch, as clients may do (KIP-360)")
     for what in missing:

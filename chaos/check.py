@@ -11,6 +11,8 @@ from typing import NamedTuple
 from chaos.history import PRODUCER_SHIFT, SOMEWHERE, UNKNOWN, Commit, Fetched, History, Latest, Place, key_of, name_of
 from chaos.incarnations import Incarnations
 
+SHARED_SLACK_S = 60.0
+"""How long a share consumer may hold a record before it gives the record to its application: some polls and commits."""
 SHOWN_MAX = 20
 """The most violations of one kind that are listed; the others are only counted."""
 
@@ -27,6 +29,8 @@ class Kind(Enum):
     TORN_TRANSACTION = "only part of a committed transaction is visible"
     LATEST_RECEDED = "a latest offset decreased"
     COMMIT_RECEDED = "a committed offset decreased"
+    NOT_DELIVERED = "a record was not delivered to a share group"
+    DELIVERED_AGAIN = "a record was delivered again to a share group that had accepted it"
     WRONG_RIGHT = "a node served a principal after applying a DENY, or refused one after applying the removal"
     WRONG_PASSWORD = "a login succeeded with a replaced password, or failed with the valid password"
     INCIDENT = "a client or a node failed in a forbidden way"
@@ -46,6 +50,7 @@ def violations(history: History) -> list[Violation]:
         _of_transactions,
         _of_latest_offsets,
         _of_commits,
+        _of_share_groups,
         _of_rights,
         _of_passwords,
     )
@@ -188,6 +193,25 @@ def _going_back(group_place: tuple[str, Place], commits: list[Commit], fetches: 
                 f"{group} in {place.topic}-{place.partition}: {highest} was acknowledged, then {fetched.offset} fetched"
             )
             yield Violation(Kind.COMMIT_RECEDED, text)
+
+
+def _of_share_groups(history: History) -> Iterator[Violation]:
+    """Each stored record is delivered, and not again once its acceptance was confirmed.
+
+    A worker may hold a record that the broker has given to another one in the meantime, but not for longer than
+    SHARED_SLACK_S, and the last worker has nothing of the others.
+    """
+    shared = history.shared
+    for place in shared.stored:
+        for offset in sorted(shared.left(place)):
+            yield Violation(Kind.NOT_DELIVERED, _at(place, offset))
+    for place, deliveries in shared.delivered.items():
+        accepted = shared.accepted.get(place, {})
+        for delivery in deliveries:
+            accepted_s = accepted.get(delivery.offset, math.inf)
+            late_s = delivery.began_s - accepted_s
+            if late_s > (0 if delivery.is_last else SHARED_SLACK_S):
+                yield Violation(Kind.DELIVERED_AGAIN, f"{_at(place, delivery.offset)}, {late_s:.1f} s later")
 
 
 def _of_rights(history: History) -> Iterator[Violation]:

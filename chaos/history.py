@@ -98,6 +98,43 @@ class Transaction:
     committed: bool | None = None
 
 
+class Delivery(NamedTuple):
+    """A record that a share consumer got: when its poll began, and whether that was the last worker of all."""
+
+    began_s: float
+    offset: int
+    is_last: bool
+
+
+@dataclass
+class Shared:
+    """What the workers of a share group observed, by partition."""
+
+    stored: dict[Place, set[int]] = field(default_factory=dict)
+    """The offsets of the records that were acknowledged to their producer."""
+    delivered: dict[Place, list[Delivery]] = field(default_factory=dict)
+    accepted: dict[Place, dict[int, float]] = field(default_factory=dict)
+    """When the acceptance of each offset was confirmed."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def deliver(self, place: Place, delivery: Delivery) -> None:
+        with self.lock:
+            self.delivered.setdefault(place, []).append(delivery)
+
+    def accept(self, place: Place, offsets: Iterable[int], now_s: float) -> None:
+        """The broker has confirmed that these records are accepted."""
+        with self.lock:
+            known = self.accepted.setdefault(place, {})
+            for offset in offsets:
+                known.setdefault(offset, now_s)
+
+    def left(self, place: Place) -> set[int]:
+        """The stored records of a partition that were not delivered yet. Those whose acceptance got no answer may be
+        accepted all the same, so nobody waits for that."""
+        with self.lock:
+            return self.stored.get(place, set()) - {delivery.offset for delivery in self.delivered.get(place, ())}
+
+
 @dataclass
 class History:
     """Everything that clients observed. `lock` guards it, because clients run in several threads."""
@@ -114,6 +151,7 @@ class History:
     commits: dict[tuple[str, Place], list[Commit]] = field(default_factory=dict)
     fetched: dict[tuple[str, Place], list[Fetched]] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
+    shared: Shared = field(default_factory=Shared)
     rights: Register = field(default_factory=Register)
     """Whether the spare user is denied."""
     passwords: Register = field(default_factory=Register)

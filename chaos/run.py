@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from chaos import company
+from chaos import company, sharing
 from chaos.check import Kind, Violation, agree, repeated, violations
 from chaos.company import Company, rights
 from chaos.history import Fetched, Found, History, Place
@@ -60,6 +60,8 @@ class Report:
     """The longest wait for acks=all while a majority was healthy, also with hostile clients or a slow disk."""
     longest_in_trouble_s: float = 0.0
     """The same while nodes were killed, stopped or cut off."""
+    shared: int = 0
+    """Records that the share group accepted."""
     latest_answers: int = 0
     repeated: int = 0
     decisions: int = 0
@@ -149,6 +151,8 @@ class Run:
         admin = self._admin()
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(60)
         admin.create_topics([NewTopic(PROBE, PROBED, 3)], operation_timeout=30)[PROBE].result(60)
+        if self._secured is None:
+            admin.create_topics([NewTopic(sharing.TOPIC, sharing.PARTITIONS, 3)])[sharing.TOPIC].result(60)
         self.cluster.await_in_sync(TOPIC, PROBE)
         if self._company is not None:
             admin.create_topics([NewTopic(SPARE, 1, 3)], operation_timeout=30)[SPARE].result(60)
@@ -166,6 +170,9 @@ class Run:
         addresses = {
             node.node_id: ("127.0.0.1", self.cluster.told[node.node_id, CLIENTS]) for node in self.cluster.brokers
         }
+        self._sharing = None
+        if self._secured is None:  # its users would need more rights
+            self._sharing = sharing.ShareLoad(self.history, bootstrap, next(iter(addresses.values())), {})
         self._probe.watch()
         # A leader accepts any first sequence of a producer that it does not know, as Apache Kafka does. If it refused
         # earlier in-flight batches because it was not elected yet, the Java client repeats them forever.
@@ -260,6 +267,10 @@ class Run:
             self.report.changes = self._company.changes.made
         self._until(self.nemesis.is_whole, "not all replicas came into sync")
         self._fetch_commits()
+        if self._sharing is not None:
+            self._told("sharing what is left")
+            self._sharing.finish(PATIENCE_S)
+            self.report.shared = sum(map(len, self.history.shared.accepted.values()))
         self._told("reading all records")
         found = self._read_everything() + self._compare_logs()
         self.report.violations = found + violations(self.history)

@@ -11,8 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos.check import Kind, agree, repeated, violations
-from chaos.history import SOMEWHERE, UNKNOWN, Commit, Fetched, Found, History, Latest, Place, Transaction, Write, key_of
+from chaos.check import SHARED_SLACK_S, Kind, agree, repeated, violations
+from chaos.history import (
+    SOMEWHERE,
+    UNKNOWN,
+    Commit,
+    Delivery,
+    Fetched,
+    Found,
+    History,
+    Latest,
+    Place,
+    Transaction,
+    Write,
+    key_of,
+)
 from chaos.incarnations import Incarnation, Incarnations
 from chaos.registers import Decision, Register
 from kpybroker.wire.records.batch import Record, encode_batch
@@ -36,6 +49,7 @@ def valid(random: Random) -> History:
         _look(history, place, random)
         _commit(history, place, random)
     _transact(history, random)
+    _share(history, random)
     _decide(history.rights, RIGHTS, random)
     _decide(history.passwords, PASSWORDS, random)
     return history
@@ -103,6 +117,23 @@ def _commit(history: History, place: Place, random: Random) -> None:
         history.fetched.setdefault((GROUP, place), []).append(Fetched(now + 0.5, told))
     history.commit(GROUP, place, Commit(now + 1, now + 2, offset + 1))
     history.fetched[GROUP, place].append(Fetched(now + 3, offset + 1))
+
+
+def _share(history: History, random: Random) -> None:
+    """Records are delivered until their acceptance is confirmed; a worker may still hold one for a while."""
+    shared, now = history.shared, 0.0
+    for place in PLACES:
+        shared.stored[place] = set(range(10))
+        for offset in range(12):  # two without an acknowledgement to the producer
+            for _ in range(random.randrange(1, 4)):
+                now += 1
+                shared.deliver(place, Delivery(now, offset, is_last=False))
+            if offset < 3 or random.random() < 0.8:
+                shared.accept(place, [offset], now + 0.5)
+                if random.random() < 0.2:
+                    shared.deliver(place, Delivery(now + SHARED_SLACK_S, offset, is_last=False))
+            elif random.random() < 0.5:
+                shared.deliver(place, Delivery(now + 1000, offset, is_last=True))
 
 
 def _transact(history: History, random: Random) -> None:
@@ -264,6 +295,22 @@ def let_a_stranger_in(history: History, random: Random) -> None:
     history.passwords.decisions.append(Decision(random.choice(NODES), began_s, began_s + 1, "never right", True))
 
 
+def withhold(history: History, random: Random) -> None:
+    place = random.choice(PLACES)
+    history.shared.delivered[place] = [one for one in history.shared.delivered[place] if one.offset != 2]
+
+
+def deliver_again(history: History, random: Random) -> None:
+    place = random.choice(PLACES)
+    accepted_s = history.shared.accepted[place][1]
+    history.shared.deliver(place, Delivery(accepted_s + SHARED_SLACK_S + 1, 1, is_last=False))
+
+
+def deliver_to_the_last(history: History, random: Random) -> None:
+    place = random.choice(PLACES)
+    history.shared.deliver(place, Delivery(history.shared.accepted[place][0] + 1, 0, is_last=True))
+
+
 MUTATIONS: list[tuple[Callable[[History, Random], None], Kind]] = [
     (lose, Kind.LOST),
     (duplicate, Kind.DUPLICATED),
@@ -278,6 +325,9 @@ MUTATIONS: list[tuple[Callable[[History, Random], None], Kind]] = [
     (tear_transaction, Kind.TORN_TRANSACTION),
     (recede, Kind.LATEST_RECEDED),
     (uncommit, Kind.COMMIT_RECEDED),
+    (withhold, Kind.NOT_DELIVERED),
+    (deliver_again, Kind.DELIVERED_AGAIN),
+    (deliver_to_the_last, Kind.DELIVERED_AGAIN),
     (forget_a_denial, Kind.WRONG_RIGHT),
     (forget_a_password, Kind.WRONG_PASSWORD),
     (let_a_stranger_in, Kind.WRONG_PASSWORD),
