@@ -1,4 +1,4 @@
-"""State of Apache Kafka that kpybroker does not serve survives a stay with kpybroker unchanged."""
+"""What Apache Kafka stores outlives a stay with kpybroker: users, rights, tokens, share groups and streams groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from compat_tests.changing import until
 from compat_tests.dumps import METADATA
-from oracle.takeover import KAFKA, KPYBROKER, UNSERVED, Home, lower_features
+from compat_tests.word_counts import await_counts, counting, send_lines
+from oracle.takeover import KAFKA, KPYBROKER, Home
 from oracle.target import steady_port
 from oracle.tools import tool
 
@@ -33,8 +34,7 @@ BY_TOKEN = ' tokenauth="true"'
 def stay_with_kpybroker(
     home: Home, meanwhile: Callable[[], None] = lambda: None, settings: Mapping[str, str] | None = None
 ) -> None:
-    """Run kpybroker long enough for a snapshot of the metadata, which must contain the unserved records. Sets a quota,
-    too."""
+    """Run kpybroker long enough for a snapshot of the metadata, which must contain every record. Sets a quota, too."""
 
     def snapshots() -> set[str]:
         return {path.name for path in (home.data[0] / METADATA).glob("*.checkpoint")}
@@ -103,7 +103,6 @@ def test_users_and_their_rights(tmp_path: Path) -> None:
             tool("kafka-configs", *bob, "SCRAM-SHA-256=[password=secret]", bootstrap=home.bootstrap).ok()
 
         home.start(KAFKA, secured)
-        lower_features(home)
         for one in ("producer_byte_rate=1024", "SCRAM-SHA-256=[iterations=8192,password=secret]"):
             tool("kafka-configs", "--alter", *user, "--add-config", one, bootstrap=home.bootstrap).ok()
         for resource in (("--topic", "orders"), ("--group", "bill", "--resource-pattern-type", "prefixed")):
@@ -130,7 +129,7 @@ def test_users_and_their_rights(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_share_group() -> None:
-    """kpybroker ignores its records: on Apache Kafka, with share groups enabled again, it continues where it was."""
+    """It continues where it was, on kpybroker and afterwards."""
 
     def seen(home: Home) -> list[list[str]]:
         told = tool("kafka-share-groups", "--describe", "--group", "sharers", bootstrap=home.bootstrap).ok()
@@ -147,16 +146,49 @@ def test_a_share_group() -> None:
         tool("kafka-configs", *earliest, "share.auto.offset.reset=earliest", bootstrap=home.bootstrap).ok()
         numbers = [str(number) for number in range(10)]
         tool("kafka-console-producer", "--topic", "shared", bootstrap=home.bootstrap, stdin="\n".join(numbers)).ok()
-        first = share(home, 4)
-        assert len(first) == 4
+        read = share(home, 4)
+        assert len(read) == 4
         before = seen(home)
         assert before
-        lower_features(home)
+
+        def read_on() -> None:
+            until(lambda: seen(home) == before, "the share group is where it was")
+            read.extend(share(home, 3))
+            before[:] = seen(home)
+
         home.stop()
-        stay_with_kpybroker(home)
+        stay_with_kpybroker(home, read_on)
         home.start(KAFKA)
-        raised = [part.replace("=0", "=1") for part in UNSERVED]
-        tool("kafka-features", "upgrade", *raised, bootstrap=home.bootstrap).ok()
         until(lambda: seen(home) == before, "the share group is where it was")
-        assert sorted(first + share(home, 6)) == numbers
+        assert sorted(read + share(home, 3)) == numbers
+        home.stop()
+
+
+@pytest.mark.full
+def test_a_streams_group(tmp_path: Path) -> None:
+    """Its member keeps its tasks on kpybroker and afterwards, and counts on. Epochs advance, since the brokers have
+    different hashes of topics."""
+
+    def member(home: Home) -> list[str]:
+        """What kafka-streams-groups shows of the only member."""
+        asked = ("--describe", "--group", "counters", "--members")
+        told = tool("kafka-streams-groups", *asked, bootstrap=home.bootstrap).ok()
+        return next((line.split() for line in told.splitlines() if line.startswith("counters")), [])
+
+    with Home() as home:
+        home.start(KAFKA)
+        for topic in ("lines", "counts"):
+            tool("kafka-topics", "--create", "--topic", topic, "--partitions", "2", bootstrap=home.bootstrap).ok()
+        with counting(home.bootstrap, "counters", "lines", "counts", tmp_path) as program:
+            wanted = send_lines(home.bootstrap, "lines")
+            await_counts(home.bootstrap, "counts", wanted, program)
+            before = member(home)
+            assert "ACTIVE:" in before
+            for kind in (KPYBROKER, KAFKA, KPYBROKER):
+                home.stop()
+                home.start(kind)
+                wanted += send_lines(home.bootstrap, "lines")
+                await_counts(home.bootstrap, "counts", wanted, program)
+                assert member(home) == before
+            program.stop()
         home.stop()
