@@ -24,7 +24,7 @@ from compat_tests.conftest import Running, start_target
 from kpybroker.errors import ErrorCode
 from kpybroker.wire.rpc import create_acls, delete_acls, describe_acls
 from oracle.asking import Conversation
-from oracle.takeover import KAFKA, KPYBROKER, Home, lower_features
+from oracle.takeover import KAFKA, KPYBROKER, Home
 from oracle.target import steady_port
 from oracle.tools import tool
 
@@ -224,7 +224,6 @@ def test_acls_move_to_kpybroker_and_back() -> None:
     with Home(properties=SUPER_USER) as home:
         admin = AdminClient({"bootstrap.servers": home.bootstrap})
         home.start(KAFKA)
-        lower_features(home)
         create(admin, kept, gone)
         until(lambda: listed(admin) == {kept, gone}, "both are there")
         home.stop()

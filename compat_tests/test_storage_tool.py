@@ -17,9 +17,6 @@ from oracle.broker import KPyBroker
 from oracle.kafka import CLUSTER_ID, Kafka
 from oracle.tools import Ran, tool
 
-LOWERED = ("--feature", "streams.version=0")
-"""Features that kafka-storage finalizes by default, and that kpybroker does not support."""
-
 
 def ours(*args: str) -> Ran:
     """Run `kpybroker storage`."""
@@ -51,7 +48,7 @@ class Adopting(KPyBroker):
             f"log.dirs={self.data}\n"
         )
         if not self.data.exists():
-            theirs("format", "--standalone", "-t", CLUSTER_ID, "-c", str(config), *LOWERED).ok()
+            theirs("format", "--standalone", "-t", CLUSTER_ID, "-c", str(config)).ok()
         return super().start()
 
 
@@ -117,7 +114,7 @@ def test_both_read_the_same_credentials(credential: str, is_right: bool, tmp_pat
             "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\ncontroller.listener.names=CONTROLLER\n"
             f"log.dirs={tmp_path / name}\n"
         )
-        ran = tool_("format", "--standalone", "-t", CLUSTER_ID, "-c", str(config), *LOWERED, "--add-scram", credential)
+        ran = tool_("format", "--standalone", "-t", CLUSTER_ID, "-c", str(config), "--add-scram", credential)
         assert (ran.code == 0) == is_right
         records = read_bootstrap(RealWorld(seed=1), str(tmp_path / name)) or []
         found.append([each for each in records if isinstance(each, UserScramCredentialRecord)])

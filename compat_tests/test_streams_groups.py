@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from compat_tests.client_confluent import Confluent
 from compat_tests.conftest import MakeTopic, Running, start_target
-from compat_tests.pipelines import Program, properties
 from compat_tests.streams_rounds import SETTINGS
-from compat_tests.vocabulary import Message, closing, send_all
+from compat_tests.word_counts import await_counts, counting, send_lines
 
-TEXT = ["der Wind weht", "weht der Wind", "wo der Fluss in den Fluss fließt", "Wind"]
-REPEATED = 200
 STORE = "KSTREAM-AGGREGATE-STATE-STORE-0000000003"
 
 
@@ -36,42 +31,13 @@ def application(unique: Callable[[], str]) -> str:
     return unique()
 
 
-def counting(broker: Running, application: str, source: str, sink: str, folder: Path) -> Program:
-    """An instance of an application that counts the words of a topic's lines."""
-    more = properties(folder / "more", {"group.protocol": "streams"})
-    arguments = [broker.bootstrap, application, "one", str(folder), "at_least_once", "words", source, sink, more]
-    return Program("Counting", *arguments, log=folder / "log")
-
-
-def send_lines(broker: Running, topic: str) -> Counter[bytes]:
-    """Returns how often each word occurs."""
-    producer = Confluent().producer(broker.bootstrap)
-    with closing(producer):
-        send_all(producer, topic, [Message(line.encode()) for line in TEXT * REPEATED])
-    return Counter(word.encode() for line in TEXT * REPEATED for word in line.split())
-
-
-def await_counts(broker: Running, topic: str, wanted: Counter[bytes], program: Program) -> None:
-    found: dict[bytes | None, int] = {}
-    consumer = Confluent().consumer(broker.bootstrap, isolation="read_committed")
-    with closing(consumer):
-        consumer.assign({(topic, partition): "earliest" for partition in range(2)})
-
-        def counted() -> bool:
-            for one in consumer.poll(0.2):
-                found[one.key] = int(one.value or b"0")
-            return found == wanted
-
-        program.until(counted, f"counted; {found}")
-
-
 def test_words_are_counted(
     broker: Running, admin: AdminClient, make_topic: MakeTopic, application: str, tmp_path: Path
 ) -> None:
     lines, counts = make_topic(3), make_topic(2)
-    wanted = send_lines(broker, lines)
-    with counting(broker, application, lines, counts, tmp_path) as program:
-        await_counts(broker, counts, wanted, program)
+    wanted = send_lines(broker.bootstrap, lines)
+    with counting(broker.bootstrap, application, lines, counts, tmp_path) as program:
+        await_counts(broker.bootstrap, counts, wanted, program)
         program.stop()
     topics = admin.list_topics(timeout=10).topics
     store = f"{application}-{STORE}"
@@ -96,14 +62,14 @@ def test_the_tool_shows_and_changes_an_application(
     broker: Running, make_topic: MakeTopic, application: str, tmp_path: Path
 ) -> None:
     lines, counts = make_topic(1), make_topic(2)
-    wanted = send_lines(broker, lines)
+    wanted = send_lines(broker.bootstrap, lines)
     repartition = f"{application}-{STORE}-repartition"
 
     def describe(*more: str) -> list[list[str]]:
         return streams_groups(broker, "--describe", "--group", application, *more)
 
-    with counting(broker, application, lines, counts, tmp_path) as program:
-        await_counts(broker, counts, wanted, program)
+    with counting(broker.bootstrap, application, lines, counts, tmp_path) as program:
+        await_counts(broker.bootstrap, counts, wanted, program)
         program.until(lambda: describe("--state")[1][3] == "Stable", "stable")
         assert [application] in streams_groups(broker, "--list")
         assert [application, "Stable"] in streams_groups(broker, "--list", "--state")

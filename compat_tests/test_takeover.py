@@ -20,7 +20,7 @@ from compat_tests.takeover_company import Company
 from compat_tests.transactors import JAVA
 from compat_tests.visible import BROKER, Eyes, Facts, difference, is_served, look, partition
 from kpybroker.wire.records.batch import encode_batch
-from oracle.takeover import KAFKA, KPYBROKER, Home, lower_features
+from oracle.takeover import KAFKA, KPYBROKER, Home
 
 ONCE = (KPYBROKER, KAFKA, KPYBROKER)
 TWICE = (*ONCE, KAFKA, KPYBROKER)
@@ -35,8 +35,6 @@ class Story:
         self._lives: list[Life] = []
         self._source = Source(int(time.time() * 1000) - LONG_MS)
         home.start(kinds[0])
-        if kinds[0] == KAFKA:
-            lower_features(home)
         with Company(home.bootstrap, clients, home.node_count) as self._company:
             self._begin(kinds[0])
             for seen, (before, kind) in enumerate(pairwise(kinds), 2):

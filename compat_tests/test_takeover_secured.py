@@ -33,7 +33,7 @@ from oracle.administration import DENY, PREFIXED, Acl, create, remove_password, 
 from oracle.asking import Conversation, Door
 from oracle.cluster import Cluster
 from oracle.secured import Secured
-from oracle.takeover import ALIKE, KAFKA, KPYBROKER, QUICK_JVM, UNSERVED
+from oracle.takeover import ALIKE, KAFKA, KPYBROKER, QUICK_JVM
 from oracle.tools import tool
 
 EXIT_CODES = {KPYBROKER: 0, KAFKA: 143}
@@ -99,11 +99,6 @@ class House:
     def tool(self, name: str, *args: str, settings: Path | None = None) -> str:
         config = ("--command-config", str(settings or self.root_file))
         return tool(name, *args, *config, bootstrap=self.cluster.bootstrap).ok()
-
-    def lower_features(self) -> None:
-        """Downgrade features that kpybroker does not support."""
-        config = ("--command-config", str(self.root_file))
-        tool("kafka-features", *config, "downgrade", *UNSERVED, bootstrap=self.cluster.bootstrap).ok()
 
     # ---- changes
 
@@ -260,8 +255,6 @@ def test_who_may_do_what_stays_the_same(first: str, tmp_path: Path) -> None:
     house = House(tmp_path)
     try:
         house.start(first)
-        if first == KAFKA:
-            house.lower_features()
         house.create_topics()
         before: dict[str, Any] = {}
         for turn, kind in enumerate((first, second, first)):

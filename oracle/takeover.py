@@ -22,7 +22,6 @@ from oracle.broker import KPyBroker
 from oracle.cluster import Cluster
 from oracle.kafka import Kafka
 from oracle.target import steady_port
-from oracle.tools import tool
 
 KPYBROKER, KAFKA = "kpybroker", "kafka"
 EXIT_CODES = {KPYBROKER: 0, KAFKA: 143}
@@ -40,7 +39,6 @@ ALIKE = {
 }
 """Settings for both brokers: short waits for tests, frequent metadata snapshots, and long sessions allowed."""
 CLEANED = "cleaner-offset-checkpoint"
-UNSERVED = ("--feature", "streams.version=0")
 QUICK_JVM = ("-XX:TieredStopAtLevel=1",)
 
 
@@ -144,8 +142,3 @@ class Home:
         self.kill9()
         if error is None:
             shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def lower_features(home: Home) -> None:
-    """Downgrade features that `kafka-storage format` finalizes but kpybroker does not support."""
-    tool("kafka-features", "downgrade", *UNSERVED, bootstrap=home.bootstrap).ok()

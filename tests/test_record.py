@@ -22,7 +22,7 @@ VECTOR: Exchange = {"version": 0, "request": "00", "response": "01", "note": "n"
         (["describe_producers"], ["clients"]),
         (["AssignReplicasToDirs"], ["directories"]),
         (["Vote"], ["quorum"]),
-        (["ListGroups"], ["clients", "groups", "shares"]),
+        (["ListGroups"], ["clients", "groups", "shares", "streams"]),
         (["CreateAcls", "AddRaftVoter"], ["cluster", "quorum", "acls", "authorized operations"]),
     ],
 )

@@ -1,5 +1,5 @@
-"""Tests that state of Apache Kafka is unchanged after kpybroker has run on the same directory, even if kpybroker does
-not support it."""
+"""Tests that state of Apache Kafka is unchanged after kpybroker has run on the same directory: users, rights, tokens,
+share groups and streams groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from compat_tests.changing import until
 from compat_tests.dumps import METADATA
-from oracle.takeover import KAFKA, KPYBROKER, Home, lower_features
+from compat_tests.word_counts import await_counts, counting, send_lines
+from oracle.takeover import KAFKA, KPYBROKER, Home
 from oracle.target import steady_port
 from oracle.tools import tool
 
@@ -34,8 +35,8 @@ BY_TOKEN = ' tokenauth="true"'
 def stay_with_kpybroker(
     home: Home, meanwhile: Callable[[], None] = lambda: None, settings: Mapping[str, str] | None = None
 ) -> None:
-    """Run kpybroker until it has written a snapshot of the metadata, which must contain the unsupported records. Also
-    sets a quota."""
+    """Run kpybroker until it has written a snapshot of the metadata, which must contain every record. Also sets a
+    quota."""
 
     def snapshots() -> set[str]:
         return {path.name for path in (home.data[0] / METADATA).glob("*.checkpoint")}
@@ -105,7 +106,6 @@ def test_users_and_their_rights(tmp_path: Path) -> None:
             tool("kafka-configs", *bob, "SCRAM-SHA-256=[password=secret]", bootstrap=home.bootstrap).ok()
 
         home.start(KAFKA, secured)
-        lower_features(home)
         for one in ("producer_byte_rate=1024", "SCRAM-SHA-256=[iterations=8192,password=secret]"):
             tool("kafka-configs", "--alter", *user, "--add-config", one, bootstrap=home.bootstrap).ok()
         for resource in (("--topic", "orders"), ("--group", "bill", "--resource-pattern-type", "prefixed")):
@@ -127,4 +127,71 @@ def test_users_and_their_rights(tmp_path: Path) -> None:
         tool("kafka-delegation-tokens", "--describe", "--command-config", str(other), bootstrap=named).ok()
         rate = ("--describe", "--entity-type", "clients", "--entity-default")
         assert "controller_mutation_rate=1000.5" in tool("kafka-configs", *rate, bootstrap=home.bootstrap).ok()
+        home.stop()
+
+
+@pytest.mark.full
+def test_a_share_group() -> None:
+    """It continues where it was, on kpybroker and afterwards."""
+
+    def seen(home: Home) -> list[list[str]]:
+        told = tool("kafka-share-groups", "--describe", "--group", "sharers", bootstrap=home.bootstrap).ok()
+        return [line.split() for line in told.splitlines() if "shared" in line]
+
+    def share(home: Home, count: int) -> list[str]:
+        read = ("--topic", "shared", "--group", "sharers", "--max-messages", str(count), "--timeout-ms", "30000")
+        return tool("kafka-console-share-consumer", *read, bootstrap=home.bootstrap).ok().split()
+
+    with Home() as home:
+        home.start(KAFKA)
+        tool("kafka-topics", "--create", "--topic", "shared", bootstrap=home.bootstrap).ok()
+        earliest = ("--alter", "--entity-type", "groups", "--entity-name", "sharers", "--add-config")
+        tool("kafka-configs", *earliest, "share.auto.offset.reset=earliest", bootstrap=home.bootstrap).ok()
+        numbers = [str(number) for number in range(10)]
+        tool("kafka-console-producer", "--topic", "shared", bootstrap=home.bootstrap, stdin="\n".join(numbers)).ok()
+        read = share(home, 4)
+        assert len(read) == 4
+        before = seen(home)
+        assert before
+
+        def read_on() -> None:
+            until(lambda: seen(home) == before, "the share group is where it was")
+            read.extend(share(home, 3))
+            before[:] = seen(home)
+
+        home.stop()
+        stay_with_kpybroker(home, read_on)
+        home.start(KAFKA)
+        until(lambda: seen(home) == before, "the share group is where it was")
+        assert sorted(read + share(home, 3)) == numbers
+        home.stop()
+
+
+@pytest.mark.full
+def test_a_streams_group(tmp_path: Path) -> None:
+    """Its member keeps its tasks on kpybroker and afterwards, and counts on. Epochs advance, since the brokers have
+    different hashes of topics."""
+
+    def member(home: Home) -> list[str]:
+        """What kafka-streams-groups shows of the only member."""
+        asked = ("--describe", "--group", "counters", "--members")
+        told = tool("kafka-streams-groups", *asked, bootstrap=home.bootstrap).ok()
+        return next((line.split() for line in told.splitlines() if line.startswith("counters")), [])
+
+    with Home() as home:
+        home.start(KAFKA)
+        for topic in ("lines", "counts"):
+            tool("kafka-topics", "--create", "--topic", topic, "--partitions", "2", bootstrap=home.bootstrap).ok()
+        with counting(home.bootstrap, "counters", "lines", "counts", tmp_path) as program:
+            wanted = send_lines(home.bootstrap, "lines")
+            await_counts(home.bootstrap, "counts", wanted, program)
+            before = member(home)
+            assert "ACTIVE:" in before
+            for kind in (KPYBROKER, KAFKA, KPYBROKER):
+                home.stop()
+                home.start(kind)
+                wanted += send_lines(home.bootstrap, "lines")
+                await_counts(home.bootstrap, "counts", wanted, program)
+                assert member(home) == before
+            program.stop()
         home.stop()
