@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from compat_tests.changing import until
 from compat_tests.dumps import dump
 from compat_tests.share_consumer import ShareConsumer, Shared
-from oracle.takeover import KAFKA, KPYBROKER, Home, lower_features
+from oracle.takeover import KAFKA, KPYBROKER, Home
 from oracle.tools import tool
 
 TOPIC, GROUP = "jobs", "workers"
@@ -78,8 +78,6 @@ def test_accepted_released_and_held_records(kinds: tuple[str, str, str], how: st
     with Home(how=how) as home:
         queue = Queue(home)
         home.start(kinds[0])
-        if kinds[0] == KAFKA:
-            lower_features(home)
         queue.make()
         queue.send(10)
         first = queue.consumer()
