@@ -8,6 +8,7 @@ from typing import Any
 from kpybroker.config.listeners import (
     TLS_PROTOCOLS,
     check_advertised,
+    check_controller_protocols,
     check_listening,
     listener_for_brokers,
     parse_listeners,
@@ -22,8 +23,13 @@ def read_endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str
     Raises ConfigError."""
     controller_names = tuple(name.upper() for name in values["controller_listener_names"])
     protocols = parse_protocol_map(
-        values["listener_security_protocol_map"], controller_names, "listener.security.protocol.map" in texts
+        values["listener_security_protocol_map"],
+        controller_names,
+        values["listeners"],
+        "listener.security.protocol.map" in texts,
     )
+    if "controller" not in values["process_roles"]:
+        check_controller_protocols(controller_names, protocols)
     every = parse_listeners("listeners", values["listeners"], protocols)
     check_listening(every)
     listeners = tuple(endpoint for endpoint in every if endpoint.name not in controller_names)

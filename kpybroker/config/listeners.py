@@ -12,6 +12,7 @@ FORM = re.compile(r"([A-Za-z0-9_.\-]+)://(?:\[([0-9A-Za-z:.%\-]*)\]|([0-9A-Za-z.
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """The security protocols, in the order of Kafka's codes."""
 TLS_PROTOCOLS = ("SSL", "SASL_SSL")
+SECURE = frozenset(PROTOCOLS) - {"PLAINTEXT"}
 ANY_ADDRESS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 PORT_MAX = 65535
 LISTENERS_MAX = 64
@@ -43,7 +44,7 @@ def parse_listeners(setting: str, texts: Sequence[str], protocols: dict[str, str
             raise ConfigError(f"{setting}: port {port} in {text!r} is not between 0 and {PORT_MAX}")
         if name not in protocols:
             raise ConfigError(
-                f"{setting}: listener {name} is not in listener.security.protocol.map; add {name}:PLAINTEXT"
+                f"{setting}: listener {name} is not in listener.security.protocol.map; add {name}:PLAINTEXT or the like"
             )
         endpoints.append(Endpoint(name, form[2] or form[3] or "", port, protocols[name]))
     names = [endpoint.name for endpoint in endpoints]
@@ -52,21 +53,35 @@ def parse_listeners(setting: str, texts: Sequence[str], protocols: dict[str, str
     return tuple(endpoints)
 
 
-def parse_protocol_map(text: str, controller_names: Sequence[str], given: bool) -> dict[str, str]:
-    """listener.security.protocol.map; if it is not set, controller listeners are PLAINTEXT (KIP-597)."""
+def parse_protocol_map(
+    text: str, controller_names: Sequence[str], listeners: Sequence[str], given: bool
+) -> dict[str, str]:
+    """listener.security.protocol.map. If it is not set, and no listener is named after TLS or logins, controller
+    listeners are PLAINTEXT (KIP-597). `listeners` are the entries of that setting. Raises ConfigError."""
     protocols: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
-        name, colon, protocol = entry.partition(":")
+        name, colon, protocol = (part.strip() for part in entry.partition(":"))
         if not colon or protocol.upper() not in PROTOCOLS:
             raise ConfigError(
                 f"listener.security.protocol.map: cannot read {entry!r}: write NAME:PROTOCOL, "
                 f"the protocol one of {', '.join(PROTOCOLS)}"
             )
         protocols[name.upper()] = protocol.upper()
-    if not given:
-        for name in controller_names:
-            protocols.setdefault(name.upper(), "PLAINTEXT")
+    names = {*controller_names, *(entry.partition("://")[0].upper() for entry in listeners)}
+    if not given and names.isdisjoint(SECURE):
+        protocols |= {name: protocols.get(name, "PLAINTEXT") for name in controller_names}
     return protocols
+
+
+def check_controller_protocols(names: Sequence[str], protocols: dict[str, str]) -> None:
+    """Check that the protocol of each listener of other nodes is known. Raises ConfigError."""
+    for name in names:
+        if name not in protocols:
+            raise ConfigError(
+                f"listener.security.protocol.map: it lacks {name}, which is in controller.listener.names, and is "
+                f"PLAINTEXT by default only if no listener has TLS or logins; add {name}:SSL, or the protocol that it "
+                "has, and those of the other listeners"
+            )
 
 
 def check_listening(endpoints: Sequence[Endpoint]) -> None:

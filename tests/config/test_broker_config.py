@@ -204,11 +204,23 @@ def test_listeners() -> None:
         ({"listeners": "CONTROLLER://:9092"}, "no listener for clients"),
         ({"listeners": ""}, "no listener for clients"),
         ({"listener.security.protocol.map": "A=B"}, "NAME:PROTOCOL"),
+        ({"listeners": "SSL://:9092,CONTROLLER://:9093"}, "listener CONTROLLER is not in listener.security"),
+        ({"listeners": "PLAINTEXT://:1,SSL://:2,CONTROLLER://:3"}, "listener CONTROLLER is not in listener.security"),
+        ({"listeners": "SASL_PLAINTEXT://:9092", "process.roles": "broker"}, "it lacks CONTROLLER"),
+        (
+            {
+                "listeners": "A://:9092",
+                "listener.security.protocol.map": "A:PLAINTEXT",
+                "process.roles": "broker",
+                "controller.listener.names": "B",
+            },
+            "it lacks B",
+        ),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "cannot connect to 0.0.0.0"),
         (
             {
                 "advertised.listeners": "INSIDE://h:9092",
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
             },
             "INSIDE is not in listeners",
         ),
