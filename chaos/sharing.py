@@ -44,8 +44,11 @@ SETTINGS = {
 
 
 class Worker(threading.Thread):
-    """A worker in a process of its own, and the thread that notes what it says. In one process with other clients,
-    librdkafka 2.16 has mixed up partitions of theirs."""
+    """A worker in a process of its own, and the thread that notes what it says.
+
+    In two of two runs with the workers in the process of the other clients, a consumer of librdkafka 2.16 got records
+    of another partition; in two of two runs with processes of their own, and in one without workers, none did.
+    """
 
     def __init__(self, history: History, bootstrap: str, number: int, *, is_last: bool = False) -> None:
         super().__init__(daemon=True)
