@@ -8,6 +8,9 @@ the last worker, which begins when all others have ended, must not get it.
 from __future__ import annotations
 
 import random
+import select
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -19,6 +22,7 @@ from chaos.history import SOMEWHERE, UNKNOWN, Delivery, History, Place
 from chaos.librdkafka import QUICK, Production
 from kpybroker.wire.rpc import incremental_alter_configs as altering
 from oracle.asking import ask
+from oracle.target import die_with_parent
 
 TOPIC, PARTITIONS = "jobs", 3
 GROUP = "share"
@@ -31,6 +35,7 @@ RELEASED = 0.05
 QUIET_S = 10.0
 """How long the last worker waits for records that nobody has accepted."""
 GROUP_RESOURCE = 32
+DELIVERED, ACCEPTED = "delivered", "accepted"
 SETTINGS = {
     "share.auto.offset.reset": "earliest",
     "share.delivery.count.limit": "10",  # killed brokers count deliveries that no worker has seen
@@ -39,57 +44,80 @@ SETTINGS = {
 
 
 class Worker(threading.Thread):
-    """Accepts or releases what it gets, until `finish`."""
+    """A worker in a process of its own, and the thread that notes what it says.
+
+    In two of two runs with the workers in the process of the other clients, a consumer of librdkafka 2.16 got records
+    of another partition; in two of two runs with processes of their own, and in one without workers, none did.
+    """
 
     def __init__(self, history: History, bootstrap: str, number: int, *, is_last: bool = False) -> None:
         super().__init__(daemon=True)
         self._history = history
         self._is_last = is_last
-        self._wanted = True
-        self._random = random.Random(number)
-        self._consumer = ShareConsumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": GROUP,
-                "share.acknowledgement.mode": "explicit",
-                **QUICK,
-            }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "chaos.sharing", bootstrap, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            preexec_fn=die_with_parent,
         )
-        self._consumer.subscribe([TOPIC])
         self.start()
 
     def run(self) -> None:
-        while self._wanted:
-            began_s = time.monotonic()
-            try:
-                messages = [message for message in self._consumer.poll(POLL_S) if message.error() is None]
-                if messages:
-                    self._work(messages, began_s)
-            except KafkaException:
-                continue  # what was not confirmed is delivered again
-        self._consumer.close()
-
-    def _work(self, messages: list[Any], began_s: float) -> None:
-        accepted: dict[Place, list[int]] = {}
-        for message in messages:
-            place = Place(message.topic(), message.partition())
-            self._history.shared.deliver(place, Delivery(began_s, message.offset(), self._is_last))
-            if (message.delivery_count() or 1) == 1 and self._random.random() < RELEASED:
-                self._consumer.acknowledge(message, AcknowledgeType.RELEASE)
-                continue
-            self._consumer.acknowledge(message, AcknowledgeType.ACCEPT)
-            accepted.setdefault(place, []).append(message.offset())
-        told = self._consumer.commit_sync(COMMIT_S)
-        now_s = time.monotonic()
-        for partition, failure in told.items():
-            if failure is None:
-                place = Place(partition.topic, partition.partition)
-                self._history.shared.accept(place, accepted.get(place, ()), now_s)
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            kind, partition, at_s, *offsets = line.split()
+            place = Place(TOPIC, int(partition))
+            for offset in map(int, offsets):
+                if kind == DELIVERED:
+                    self._history.shared.deliver(place, Delivery(float(at_s), offset, self._is_last))
+                else:
+                    self._history.shared.accept(place, [offset], float(at_s))
+        if self._process.wait():
+            self._history.incident(f"a share worker ended with {self._process.returncode}")
 
     def finish(self) -> None:
-        """Stop, and leave the group."""
-        self._wanted = False
+        """Let it leave the group, and end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self.join(60)
+        self._process.kill()
+
+
+def work(bootstrap: str, number: int) -> None:
+    """Accept or release what is delivered, and print it, until standard input ends."""
+    chance = random.Random(number)
+    settings = {"bootstrap.servers": bootstrap, "group.id": GROUP, "share.acknowledgement.mode": "explicit", **QUICK}
+    consumer = ShareConsumer(settings)
+    consumer.subscribe([TOPIC])
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        began_s = time.monotonic()
+        try:
+            messages = [message for message in consumer.poll(POLL_S) if message.error() is None]
+            if messages:
+                _acknowledge(consumer, messages, began_s, chance)
+        except KafkaException:
+            continue  # what was not confirmed is delivered again
+    consumer.close()
+
+
+def _acknowledge(consumer: Any, messages: list[Any], began_s: float, chance: random.Random) -> None:
+    accepted: dict[int, list[int]] = {}
+    for message in messages:
+        _say(DELIVERED, message.partition(), began_s, [message.offset()])
+        if (message.delivery_count() or 1) == 1 and chance.random() < RELEASED:
+            consumer.acknowledge(message, AcknowledgeType.RELEASE)
+            continue
+        consumer.acknowledge(message, AcknowledgeType.ACCEPT)
+        accepted.setdefault(message.partition(), []).append(message.offset())
+    for partition, failure in consumer.commit_sync(COMMIT_S).items():
+        if failure is None:
+            _say(ACCEPTED, partition.partition, time.monotonic(), accepted.get(partition.partition, []))
+
+
+def _say(kind: str, partition: int, at_s: float, offsets: list[int]) -> None:
+    print(kind, partition, at_s, *offsets, flush=True)
 
 
 class ShareLoad:
@@ -127,3 +155,7 @@ def _configure(address: tuple[str, int]) -> None:
     resource = altering.AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=GROUP, configs=configs)
     told = ask(address, "IncrementalAlterConfigs", 1, altering.Request(resources=[resource]), altering.Response, 30)
     assert not told.responses[0].error_code, told
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], int(sys.argv[2]))

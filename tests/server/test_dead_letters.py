@@ -13,7 +13,7 @@ from kpybroker.server.node import Node
 from kpybroker.shares.dead_letters import AT_ONCE as AT_MOST
 from kpybroker.shares.dead_letters import DELIVERY_COUNT, ENABLE, GROUP, MESSAGE, OFFSET, PARTITION, TOPIC
 from kpybroker.wire.records.batch import Record, encode_batch, read_records, split
-from kpybroker.wire.rpc import create_topics, incremental_alter_configs, update_features
+from kpybroker.wire.rpc import create_topics, find_coordinator, incremental_alter_configs, update_features
 from tests.handlers.fetching import asking, rows, want
 from tests.handlers.sharing import (
     ACCEPT,
@@ -23,11 +23,15 @@ from tests.handlers.sharing import (
     acknowledge,
     append,
     codes,
+    configure,
     described_offsets,
     fetch,
+    joined,
     ranges,
     started,
 )
+from tests.server.clustering import Cluster, run_cluster
+from tests.server.clustering import dialled as dialled_in
 from tests.serving import crashed, dialled, run_scenario, serving
 
 SETTINGS = {**AT_ONCE, "unstable.feature.versions.enable": "true"}
@@ -246,3 +250,34 @@ def test_many_dead_letters_are_written_in_several_requests(tmp_path: Path) -> No
         assert sizes == [AT_MOST, 21]
 
     run_scenario(tmp_path, scenario, SETTINGS)
+
+
+def test_the_dead_letter_topic_may_be_on_another_broker(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2, 3)
+        nodes = cluster.nodes
+        peers = {node_id: await dialled_in(node) for node_id, node in nodes.items()}
+        enabled = [create_topics.CreatableTopicConfig(name=ENABLE, value="true")]
+        for name, leader, configs in (("t", 1, []), (LETTERS, 2, enabled)):
+            placed = create_topics.CreatableReplicaAssignment(partition_index=0, broker_ids=[leader])
+            made = create_topics.CreatableTopic(
+                name=name, num_partitions=-1, replication_factor=-1, assignments=[placed], configs=configs
+            )
+            told = await peers[1].ask("CreateTopics", create_topics.Request(topics=[made], timeout_ms=9000))
+            assert told.topics[0].error_code == 0, told
+        assert await finalize(peers[1], 2) == 0
+        await append(peers[1], "t", 10)
+        await configure(peers[1], "g", auto_offset_reset="earliest")
+        await alter(peers[1], ResourceType.GROUP, "g", {"errors.deadletterqueue.topic.name": LETTERS})
+        asked = find_coordinator.Request(coordinator_keys=["g"])
+        [found] = (await peers[1].ask("FindCoordinator", asked)).coordinators
+        await joined(peers[found.node_id])
+        topic_id = nodes[1].broker.metadata.image.topics["t"].id
+        assert ranges(await fetch(peers[1], topic_id, 0)) == [(0, 9, 1)]
+        assert codes(await acknowledge(peers[1], topic_id, 1, (4, 4, REJECT))) == [0]
+        [letter] = await letters(peers[2], nodes[2], 1)
+        assert headers(letter)[OFFSET] == "4"
+        for peer in peers.values():
+            peer.close()
+
+    run_cluster(tmp_path, play, unstable_feature_versions_enable="true", group_share_assignment_interval_ms="0")
