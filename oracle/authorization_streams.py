@@ -75,5 +75,5 @@ STREAMS = (
     _described("described streams", "t", OTHER),
     _described("other streams", OTHER, what="of another topic"),
 )
-"""Requests of clients. The broker creates internal topics in the background, so compat_tests/test_internal_topic_rights.py
-has what CREATE matters for."""
+"""Requests of clients. The broker creates internal topics in the background, so CREATE is tested in
+compat_tests/test_internal_topic_rights.py."""
