@@ -75,5 +75,5 @@ STREAMS = (
     _described("described streams", "t", OTHER),
     _described("other streams", OTHER, what="of another topic"),
 )
-"""Requests of clients. compat_tests/test_internal_topic_rights.py tests the operation CREATE, because the broker
-creates internal topics in the background."""
+"""Requests of clients. The broker creates internal topics in the background, so CREATE is tested in
+compat_tests/test_internal_topic_rights.py."""

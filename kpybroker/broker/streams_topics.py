@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 from kpybroker.broker.envelopes import forwarded
 from kpybroker.call import Call
@@ -42,8 +43,9 @@ class StreamsTopics:
         """Begin to create those topics that are not being created, and have not failed recently. A failure is kept for
         `keep_ms`."""
         failed = self.failures(topics)
-        wanted = {name: topic for name, topic in topics.items() if name not in failed and name not in self._creating}
-        if wanted and len(self._creating) + len(wanted) <= CREATED_MAX:
+        left = ((name, topic) for name, topic in topics.items() if name not in failed and name not in self._creating)
+        wanted = dict(islice(left, CREATED_MAX - len(self._creating)))
+        if wanted:
             self._creating.update(wanted)
             task = asyncio.get_running_loop().create_task(self._create(call, wanted, keep_ms))
             self._tasks.add(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct, error
+from typing import Any
 
 from kpybroker.cli import cluster_facts
 from kpybroker.client.client import LATEST, Client, CommandFailed, check, nearest_name
@@ -18,6 +19,7 @@ from kpybroker.wire.rpc import (
     list_groups,
     offset_commit,
     offset_fetch,
+    streams_group_describe,
 )
 
 NAMES_NOT_IDS = 9
@@ -77,24 +79,35 @@ async def find(client: Client, group: str) -> describe_groups.DescribedGroup:
         if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
             check(found.error_code, found.error_message)
             return found
-        return await _of_the_consumer_protocol(client, group, node)
+        consumers = await _of_the_consumer_protocol(client, group, node)
+        return consumers or await _of_the_streams_protocol(client, group, node) or _dead(group)
 
     return await client.patiently(attempt)
 
 
-async def _of_the_consumer_protocol(client: Client, group: str, node: int) -> describe_groups.DescribedGroup:
-    """Describe a consumer group (KIP-848) in the form of a classic one; its state is Dead if it does not exist."""
-    dead = describe_groups.DescribedGroup(group_id=group, group_state="Dead")
+def _dead(group: str) -> describe_groups.DescribedGroup:
+    return describe_groups.DescribedGroup(group_id=group, group_state="Dead")
+
+
+async def _described(client: Client, api: str, request: Any, node: int) -> Any:
+    """A group as this API describes it; None if there is no such group of its type."""
     try:
-        response = await client.ask(
-            "ConsumerGroupDescribe", consumer_group_describe.Request(group_ids=[group]), node=node
-        )
+        response = await client.ask(api, request, node=node)
     except MalformedFrame:  # the broker does not serve this API
-        return dead
+        return None
     found = response.groups[0]
     if found.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
-        return dead
+        return None
     check(found.error_code, found.error_message)
+    return found
+
+
+async def _of_the_consumer_protocol(client: Client, group: str, node: int) -> describe_groups.DescribedGroup | None:
+    """Describe a consumer group (KIP-848) in the form of a classic one."""
+    request = consumer_group_describe.Request(group_ids=[group])
+    found = await _described(client, "ConsumerGroupDescribe", request, node)
+    if found is None:
+        return None
     return describe_groups.DescribedGroup(
         group_id=group,
         group_state=found.group_state,
@@ -107,6 +120,43 @@ async def _of_the_consumer_protocol(client: Client, group: str, node: int) -> de
                 client_host=member.client_host,
                 member_assignment=build_assignment(
                     0, {topic.topic_name: topic.partitions for topic in member.assignment.topic_partitions}
+                ),
+            )
+            for member in found.members
+        ],
+    )
+
+
+async def _of_the_streams_protocol(client: Client, group: str, node: int) -> describe_groups.DescribedGroup | None:
+    """Describe a streams group (KIP-1071) in the form of a classic one: active tasks are partitions of the topics that
+    their subtopology reads."""
+    request = streams_group_describe.Request(group_ids=[group])
+    found = await _described(client, "StreamsGroupDescribe", request, node)
+    if found is None:
+        return None
+    subtopologies = found.topology.subtopologies if found.topology is not None else None
+    sources = {
+        each.subtopology_id: [*each.source_topics, *(topic.name for topic in each.repartition_source_topics)]
+        for each in subtopologies or ()
+    }
+    known = await client.metadata(sorted({topic for topics in sources.values() for topic in topics}))
+    counts = {name: len(topic.partitions) for name, topic in known.items()}
+    return describe_groups.DescribedGroup(
+        group_id=group,
+        group_state=found.group_state,
+        protocol_type="streams",
+        members=[
+            describe_groups.DescribedGroupMember(
+                member_id=member.member_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_assignment=build_assignment(
+                    0,
+                    {
+                        topic: [index for index in task.partitions if index < counts.get(topic, 0)]
+                        for task in member.assignment.active_tasks
+                        for topic in sources.get(task.subtopology_id, ())
+                    },
                 ),
             )
             for member in found.members
@@ -184,14 +234,14 @@ async def commit(client: Client, group: str, offsets: dict[TopicPartition, int])
 
 
 def members_of(found: describe_groups.DescribedGroup) -> list[GroupMember]:
-    """The members, with their partitions if the group's protocol type is `consumer`."""
-    is_consumers = found.protocol_type == "consumer"
+    """The members, with their partitions if they are known from the group's protocol type."""
+    tells_partitions = found.protocol_type in ("consumer", "streams")
     return [
         GroupMember(
             member.member_id,
             member.client_id,
             member.client_host.lstrip("/"),
-            tuple(parse_assignment(bytes(member.member_assignment))) if is_consumers else (),
+            tuple(parse_assignment(bytes(member.member_assignment))) if tells_partitions else (),
         )
         for member in found.members
     ]

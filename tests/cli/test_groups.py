@@ -10,9 +10,11 @@ import pytest
 
 from kpybroker.cli.group_facts import parse_assignment
 from kpybroker.client.peer import Peer
-from kpybroker.wire.rpc import consumer_group_heartbeat, find_coordinator, join_group
+from kpybroker.wire.rpc import consumer_group_heartbeat, find_coordinator, incremental_alter_configs, join_group
 from kpybroker.world.real import RealWorld
+from oracle.streams_scenes import passing
 from tests.cli.shell import Shell
+from tests.handlers.streaming import join
 
 
 @pytest.fixture
@@ -138,6 +140,34 @@ def test_members_of_the_consumer_protocol_are_shown_and_not_overwritten(shell: S
         joins = consumer_group_heartbeat.Request(group_id=group, member_id="m", rebalance_timeout_ms=30_000)
         joins.subscribed_topic_names, joins.topic_partitions = [topic], []
         assert (await peer.ask("ConsumerGroupHeartbeat", joins, version=1)).error_code == 0
+        told = (await asyncio.to_thread(shell, "groups", "describe", group, "--json")).json
+        assert told["state"] == "Stable"
+        assert {(row["partition"], row["lag"]) for row in told["offsets"]} == {(0, 3), (1, None)}
+        answer = await asyncio.to_thread(shell, "groups", "delete", group)
+        assert (answer.code, "1 member (a-member at 127.0.0.1); stop them first" in answer.err) == (1, True)
+        peer.close()
+
+    asyncio.run(with_member())
+    world.close()
+
+
+def test_tasks_of_a_streams_group_are_shown_as_partitions(shell: Shell, read: tuple[str, str]) -> None:
+    topic, group = read
+    host, _, port = shell.bootstrap.rpartition(":")
+    world = RealWorld(1)
+
+    async def with_member() -> None:
+        peer = await Peer.dial(world.network, host, int(port), client_id="a-member")
+        await peer.negotiate()
+        await peer.ask("FindCoordinator", find_coordinator.Request(key=group, coordinator_keys=[group]))
+        at_once = incremental_alter_configs.AlterableConfig(
+            name="streams.initial.rebalance.delay.ms", config_operation=0, value="0"
+        )
+        resource = incremental_alter_configs.AlterConfigsResource(
+            resource_type=32, resource_name=group, configs=[at_once]
+        )
+        await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[resource]))
+        assert (await join(peer, passing(topic), group)).error_code == 0
         told = (await asyncio.to_thread(shell, "groups", "describe", group, "--json")).json
         assert told["state"] == "Stable"
         assert {(row["partition"], row["lag"]) for row in told["offsets"]} == {(0, 3), (1, None)}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from kpybroker.broker import streams_topics
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
@@ -12,6 +15,8 @@ from tests.conftest import WithBroker
 from tests.handlers.streaming import AT_ONCE, beat, join, joined, topic
 
 MISSING_INTERNAL_TOPICS = 3
+LONGER = {"group.streams.heartbeat.interval.ms": "10000"}
+"""A failure is kept for two intervals."""
 
 
 def test_a_member_joins_stays_and_leaves(with_broker: WithBroker) -> None:
@@ -66,6 +71,34 @@ def test_why_a_topic_cannot_be_created_is_told_until_it_can(with_broker: WithBro
         assert (await joined(peer, topology)).active_tasks
 
     with_broker(scenario, AT_ONCE)
+
+
+def test_few_topics_are_created_at_a_time(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams_topics, "CREATED_MAX", 1)
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await topic(peer)
+        told = await join(peer, counting("app", source="t"))
+        assert "app-changelog, app-repartition" in told.status[0].status_detail
+        await joined(peer, counting("app", source="t"))
+
+    with_broker(scenario, AT_ONCE)
+
+
+def test_few_failures_are_kept(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams_topics, "FAILURES_MAX", 2)
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await topic(peer)
+        wrong = [KeyValue(key="cleanup.policy", value="nonsense")]
+        topics = [TopicInfo(name=f"c{at}", topic_configs=wrong) for at in range(5)]
+        detail = ""
+        while "Creation failed" not in detail:
+            [status] = (await join(peer, passing("t", state_changelog_topics=topics))).status
+            detail = status.status_detail
+        assert detail.count("(") == 2
+
+    with_broker(scenario, {**AT_ONCE, **LONGER})
 
 
 def test_a_topology_must_not_read_what_is_internal(with_broker: WithBroker) -> None:
