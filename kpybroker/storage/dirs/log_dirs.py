@@ -223,6 +223,8 @@ class LogDirectories:
 
     def _for_new(self, key: TopicPartition, topic_id: bytes, assigned: bytes) -> LogDirectory:
         """The directory for a new log. Raises Damage if another directory may have records of the partition."""
+        if self._metadata_path in self.offline:
+            raise Damage(f"{key[0]}-{key[1]} is not created, as the broker stops: {self.offline[self._metadata_path]}")
         named = next((each for each in self.online if each.id == assigned), None)
         wished = self._online.get(self.preferred.pop(key, ""))
         copies = [each for each in self.online if key in each.futures]
