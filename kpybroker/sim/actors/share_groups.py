@@ -34,7 +34,7 @@ LIMIT, IN_FLIGHT = "group.share.delivery.count.limit", "group.share.partition.ma
 
 
 class ShareGroups(Actor):
-    """At rest the group has consumed everything."""
+    """At rest the group goes on until it has consumed everything."""
 
     name = "shares"
     odds = 0.25
@@ -180,16 +180,17 @@ class ShareGroups(Actor):
         self._stage.drain()
         client = run.client("share finisher")
         with run.loop.acting(client.owner):
-            draining = run.loop.create_task(self._drain(client, deadline))
+            draining = run.loop.create_task(self._drain(client))
         left = await draining
         if left:
-            run.history.breach(f"{left} {REST_LIMIT_S:.0f} s after all faults were repaired")
+            run.history.breach(f"{left} for {REST_LIMIT_S:.0f} s after all faults were repaired")
         return not left
 
-    async def _drain(self, client: SimClient, deadline: float) -> str:
-        """Returns what the group has not consumed in time; empty if there is nothing."""
+    async def _drain(self, client: SimClient) -> str:
+        """Returns what the group has not consumed when it makes no more progress; empty if there is nothing."""
         last = ShareWriter(client, self._places, pace_s=0.0)
-        to_write, left = list(self._places), ""
+        to_write, left, known = list(self._places), "", ""
+        deadline = self.run.loop.time() + REST_LIMIT_S
         while self.run.loop.time() < deadline:
             try:
                 while to_write:
@@ -199,7 +200,10 @@ class ShareGroups(Actor):
                 if not left:
                     return ""
             except (Unanswered, Refused) as failed:
-                left = f"the share group could not be drained: {failed}"
+                client.note(f"cannot drain the share group: {failed}")
+                left = left or "the share group could not be described"
+            if left != known:
+                known, deadline = left, self.run.loop.time() + REST_LIMIT_S
             await asyncio.sleep(0.5)
         return left
 

@@ -100,7 +100,7 @@ class ShareConsumer:
                 client.succeeded()
                 if not self._stage.drains:
                     await self._misbehave()
-                await client.nap(self._pace_s)
+                await client.nap(0.1 if self._stage.drains else self._pace_s)
             except (Unanswered, Refused) as failed:
                 client.note(f"of {self._group} failed: {failed}")
                 client.forget_topic(self._topic)
@@ -241,6 +241,10 @@ class ShareConsumer:
             wanted = wanted._replace(max_bytes=100_000, max_records=500)
         await session.fetch(indexes, acks, wanted)
         client.history.count("share fetches")
+        if self._stage.drains:  # at once, as locks may be short and the network slow
+            acks, _ = self._decide(session)
+            if acks:
+                await session.acknowledge(acks)
 
     def _decide(self, session: NodeSession) -> tuple[list[AckBatch], list[AckBatch]]:
         """The acknowledgements to send now, and the renewals."""
