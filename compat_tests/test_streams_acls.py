@@ -68,15 +68,16 @@ def sink(application: str) -> str:
     return f"output-of-{application}"
 
 
-def name_of(missing: str) -> str:
-    return f"without-{missing.replace(' ', '-')}" if missing else "complete"
+def name_of(missing: str, protocol: str = "classic") -> str:
+    without = f"without-{missing.replace(' ', '-')}" if missing else "complete"
+    return without if protocol == "classic" else f"{protocol}-{without}"
 
 
 @pytest.fixture(scope="module")
 def cluster(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One node. Each application has a separate user."""
     directory = tmp_path_factory.mktemp("secured")
-    names = [name_of(missing) for missing in ("", "delete internal", *FAILURES)]
+    names = [name_of(missing) for missing in ("", "delete internal", *FAILURES)] + [name_of("", "streams")]
     users = {name: Login("SCRAM-SHA-512", name, f"of-{name}") for name in names}
     secured = Secured(directory / "certificates", users)
     quick = ("-XX:TieredStopAtLevel=1",)
@@ -86,10 +87,10 @@ def cluster(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield cluster
 
 
-def begin(cluster: Cluster, missing: str, tmp_path: Path) -> Program:
-    """Start an application that lacks one right. Its input exists."""
+def begin(cluster: Cluster, missing: str, tmp_path: Path, protocol: str = "classic") -> Program:
+    """Start an application that lacks one right. Its input exists. protocol: Streams' group.protocol."""
     assert cluster.secured is not None
-    application = name_of(missing)
+    application = name_of(missing, protocol)
     common = {"bootstrap.servers": cluster.bootstrap, **cluster.secured.librdkafka()}
     topics = [NewTopic(topic, PARTITIONS, 1) for topic in (source(application), sink(application))]
     admin = AdminClient(common)
@@ -106,18 +107,19 @@ def begin(cluster: Cluster, missing: str, tmp_path: Path) -> Program:
     what = ["exactly_once_v2", "keys", source(application), sink(application)]
     settings = cluster.secured.java(application)
     with settings.open("a") as file:
-        file.write("repartition.purge.interval.ms=100\n")
+        file.write(f"repartition.purge.interval.ms=100\ngroup.protocol={protocol}\n")
     return Program("Counting", *where, *what, str(settings), log=tmp_path / "log")
 
 
-@pytest.mark.parametrize("missing", ["", "delete internal"])
-def test_it_counts(cluster: Cluster, tmp_path: Path, missing: str) -> None:
-    """Without DELETE, the records of repartition topics are kept; there is no other difference."""
+@pytest.mark.parametrize(("missing", "protocol"), [("", "classic"), ("", "streams"), ("delete internal", "classic")])
+def test_it_counts(cluster: Cluster, tmp_path: Path, missing: str, protocol: str) -> None:
+    """Without DELETE, the records of repartition topics are kept; there is no other difference. In a streams group, the
+    broker creates the internal topics with the rights of the application's user."""
     assert cluster.secured is not None
     settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "x", "isolation.level": "read_committed"}
-    with begin(cluster, missing, tmp_path) as counting:
+    with begin(cluster, missing, tmp_path, protocol) as counting:
         consumer = Consumer({**settings, **cluster.secured.librdkafka()})
-        consumer.assign([TopicPartition(sink(name_of(missing)), partition, 0) for partition in range(PARTITIONS)])
+        consumer.assign([TopicPartition(sink(name_of(missing, protocol)), at, 0) for at in range(PARTITIONS)])
         counts: dict[bytes, int] = {}
 
         def counted() -> bool:

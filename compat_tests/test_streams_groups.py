@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from compat_tests.conftest import MakeTopic, Running, start_target
+from compat_tests.dumps import dump
 from compat_tests.streams_rounds import SETTINGS
 from compat_tests.word_counts import await_counts, counting, send_lines
 
@@ -95,6 +97,22 @@ def test_the_tool_shows_and_changes_an_application(
     assert [lines, "0", "Successful"] in deleted
     assert "was successful" in broker.tool("kafka-streams-groups", "--delete", "--group", application).ok()
     assert [application] not in streams_groups(broker, "--list")
+
+
+def test_kafkas_dump_tool_reads_the_records(
+    broker: Running, make_topic: MakeTopic, application: str, tmp_path: Path
+) -> None:
+    lines, counts = make_topic(1), make_topic(2)
+    wanted = send_lines(broker.bootstrap, lines)
+    with counting(broker.bootstrap, application, lines, counts, tmp_path) as program:
+        await_counts(broker.bootstrap, counts, wanted, program)
+        logs = sorted(Path(broker.data).glob("__consumer_offsets-*/*.log"))
+        told = dump(logs, "--offsets-decoder")
+        program.stop()
+    mine = [line for line in told.splitlines() if f'"groupId":"{application}"' in line]
+    kinds = {kind for line in mine for kind in re.findall(r'key: {"type":"(\d+)"', line)}
+    assert kinds == {"17", "19", "20", "21", "22", "23"}
+    assert any(f'"sourceTopics":["{lines}"]' in line for line in mine)
 
 
 def settings_of(admin: AdminClient, topic: str) -> dict[str, str | None]:

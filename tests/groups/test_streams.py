@@ -20,14 +20,16 @@ from kpybroker.groups.ground.commands import (
     ListGroups,
     PartitionCommit,
     ShareHeartbeat,
+    StreamsHeartbeat,
 )
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.machine import GroupMachine
 from kpybroker.groups.streams import transitions
 from kpybroker.groups.streams.group import CurrentAssignment, StreamsGroup
 from kpybroker.groups.streams.tasks import HeldTasks, Task, Tasks
+from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.rpc import share_group_heartbeat
-from kpybroker.wire.rpc.streams_group_heartbeat import Subtopology, TopicInfo, Topology
+from kpybroker.wire.rpc.streams_group_heartbeat import Request, Subtopology, TopicInfo, Topology
 from kpybroker.wire.stored import metadata as stored
 from oracle.streams_scenes import counting, passing
 from tests.groups.stage import Stage
@@ -121,6 +123,17 @@ def test_the_records_of_a_member_are_kafkas_in_its_order() -> None:
     _, _, written = stage.ask(DeleteGroup("g"))
     assert kinds_of(written) == [(20, True), (17, True), (23, True)]
     assert stage.replayed().kinds["streams"].stored == {}
+
+
+def test_a_topology_is_the_same_after_a_replay() -> None:
+    stage = staged()
+    stage.topic("u", 3)
+    topology = passing("t", "u", joined=True, state_changelog_topics=[TopicInfo(name="app-changelog")])
+    sent = parse(Request, 0, build(join("a", topology).request, 0))
+    assert response(stage, StreamsHeartbeat(sent, "client", "/127.0.0.1")).member_epoch == 2
+    stage.restart()
+    assert response(stage, join("a", topology)).member_epoch == 2
+    assert code_of(stage, join("a", passing("u", "t", joined=True))) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_deleted_group_leaves_nothing_behind_a_member_neither() -> None:

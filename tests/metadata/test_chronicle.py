@@ -108,9 +108,9 @@ def test_settings_without_effect_are_logged_when_they_are_set(caplog: pytest.Log
     of_listener = setting(4, "1", "listener.name.plaintext.ssl.provider", "x")
     assert told.of(of_listener) == [f"{said}, 1: listener.name.plaintext.ssl.provider of broker 1"]
     assert told.of(setting(16, "m", "interval.ms", "1000")) == [f"{said}, 1: interval.ms of client metrics m"]
-    assert told.of(
-        setting(32, "g", "streams.num.standby.replicas", "2"), setting(32, "g", "share.isolation.level", "x")
-    ) == [f"{said}, 1: streams.num.standby.replicas of group g"], "DynamicConfigs logs invalid values"
+    assert told.of(setting(2, "u", "preallocate", "true"), setting(32, "g", "share.isolation.level", "x")) == [
+        f"{said}, 1: preallocate of topic u"
+    ], "DynamicConfigs logs invalid values"
     (line,) = told.of(*(setting(2, f"t{n}", "preallocate", "true") for n in range(9)))
     assert line.startswith(f"{said}, 9: preallocate of topic t0; ")
     assert line.endswith("t4, ...")

@@ -47,7 +47,9 @@ class _Filler:
         if isinstance(piece, Array):
             return self.array(piece, value, path)
         if piece.nullable and value is None:
-            return b"\xff"
+            if self.target[: len(path)] != path:
+                return b"\xff"
+            value = piece.cls()
         members = (self.piece(member, getattr(value, name), (*path, name)) for name, member in piece.members)
         return b"\1" * piece.nullable + b"".join(members) + b"\0" * (piece.tagged is not None)
 
