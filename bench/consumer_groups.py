@@ -82,7 +82,7 @@ class Join(Case):
     measures = (
         Measure(
             "consumer-group-join.ms",
-            f"{MEMBERS} members join one group of the consumer protocol until stable",
+            f"{MEMBERS} members join one group of the consumer protocol: time until it is stable",
             "ms",
             Better.LOWER,
             1.0,

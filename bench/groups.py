@@ -146,7 +146,9 @@ class Join(Case):
     family = "groups"
     name = "group-join"
     measures = (
-        Measure("group-join.ms", f"{MEMBERS} members join one group until stable", "ms", Better.LOWER, 1.0, 0.5),
+        Measure(
+            "group-join.ms", f"{MEMBERS} members join one group: time until it is stable", "ms", Better.LOWER, 1.0, 0.5
+        ),
         Measure("group-join.cpu", "… broker CPU", "ms", Better.LOWER),
     )
 

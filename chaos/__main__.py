@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--controllers", type=int, default=0, help="number of separate controllers (0: brokers are controllers)"
     )
-    parser.add_argument("--seed", type=int, default=None, help="seed of the faults (random)")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the faults (default: random)")
     parser.add_argument(
         "--descriptors", type=int, default=None, help="limit of open files of each node (256; 0: no limit)"
     )

@@ -15,7 +15,8 @@ ENDS = struct.Struct(">HH4s12s4s12s")
 ANY_DEVICE_AND_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
 EVERY_STATE = 0xFFFFFFFF
 INODE_AT = HEADER.size + 4 + ENDS.size + len(ANY_DEVICE_AND_COOKIE) + 16
-"""After state, addresses, expiry, two queues and the user id."""
+"""The position of the inode in the response: it follows the state, the addresses, the expiry, two queue sizes and the
+user id."""
 LOOPBACK = socket.inet_aton("127.0.0.1")
 
 

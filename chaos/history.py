@@ -108,7 +108,7 @@ class Delivery(NamedTuple):
 
 @dataclass
 class Shared:
-    """What the workers of a share group observed, by partition."""
+    """The observations of the workers of a share group, by partition."""
 
     stored: dict[Place, set[int]] = field(default_factory=dict)
     """The offsets of the records that were acknowledged to their producer."""

@@ -183,12 +183,12 @@ REFUSED = {
 }
 """Forms that Apache Kafka 4.3.1 refuses with UNKNOWN_SERVER_ERROR."""
 INVALID = {Codec.LZ4: {"a block of no bytes first", "a block of no bytes between"}}
-"""Forms that Apache Kafka refuses with INVALID_RECORD: its reader stops at the fault, and finds too few records."""
+"""Forms that Apache Kafka refuses with INVALID_RECORD: its reader stops at the defect, and finds too few records."""
 READ_NO_FURTHER = {
     Codec.GZIP: {"bytes behind", "zeros behind"},
     Codec.SNAPPY: {"half a block length behind", "a second header between"},
     Codec.LZ4: {"a block of no bytes last", "a wrong checksum of the content"},
     Codec.ZSTD: {"a second frame that is not ended", "a skippable frame that is cut"},
 }
-"""Forms that Apache Kafka accepts: all records come before the fault, and it reads no further. kpybroker reads to the
+"""Forms that Apache Kafka accepts: all records precede the defect, and its reader stops there. kpybroker reads to the
 end, and refuses them."""

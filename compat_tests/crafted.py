@@ -44,7 +44,7 @@ def linked_lz4() -> bytes:
 
 
 def crafted() -> dict[str, Crafted]:
-    """The batches by their fault."""
+    """The batches, by their defect."""
     body = records()
     first, second = body[:9], body[9:]
     return {

@@ -23,7 +23,7 @@ READABLE = {".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoi
 
 
 def dump(files: list[Path], *options: str) -> str:
-    """The tool's output for the files; AssertionError if it reports a fault."""
+    """The tool's output for the files; raises AssertionError if it reports an error."""
     names = ",".join(str(file) for file in files)
     said = tool("kafka-dump-log", *options, "--files", names)
     text = said.ok()

@@ -15,7 +15,7 @@ STOP_S = 60.0
 
 
 class JavaConsumer:
-    """One consumer; `owned` and `read` grow as it runs."""
+    """One consumer. `owned` has its assigned partitions, and `read` the records that it has read so far."""
 
     def __init__(self, bootstrap: str, group: str, how: str, what: str, **settings: str) -> None:
         flags = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
@@ -30,7 +30,7 @@ class JavaConsumer:
             preexec_fn=die_with_parent,
         )
         self.owned: set[str] = set()
-        """topic-partition"""
+        """The assigned partitions, each as topic-partition."""
         self.read: list[str] = []
         self._reader = threading.Thread(target=self._hear, daemon=True)
         self._reader.start()

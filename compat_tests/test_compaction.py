@@ -1,5 +1,5 @@
-"""Tests that every client finds the newest record of each key in a compacted topic, and that DumpLogSegments finds no
-fault."""
+"""Tests that every client finds the newest record of each key in a compacted topic, and that DumpLogSegments
+reports no error."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -99,7 +99,7 @@ def pointers(topic: str, group: str, offset: int, deliveries: int, reason: str) 
 
 
 def kpybroker(broker: Running, *arguments: str) -> str:
-    """What a command prints."""
+    """The JSON that a command prints."""
     command = [sys.executable, "-m", "kpybroker", *arguments, "--bootstrap", broker.bootstrap]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 

@@ -27,7 +27,7 @@ SETTINGS = {
     "replica.lag.time.max.ms": "2000",
     "transaction.state.log.num.partitions": "3",
 }
-"""Silent replicas leave the in-sync sets soon, but stay leaders of their partitions for a while."""
+"""Silent replicas leave the ISRs soon, but stay leaders of their partitions for a while."""
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ SIZE = 100 * KB
 AT_ONCE = 10 * RATE
 """The burst that eleven windows of a second allow a client that was idle."""
 SLACK = 3 * SIZE
-"""What the last response may have brought, for which nobody has to wait."""
+"""The amount that the last response may exceed the quota, because no later request waits for it."""
 SETTINGS = {"offsets.topic.num.partitions": "5", "share.coordinator.state.topic.num.partitions": "3"}
 
 

@@ -173,7 +173,7 @@ def test_a_streams_group(tmp_path: Path) -> None:
     different hashes of topics."""
 
     def member(home: Home) -> list[str]:
-        """What kafka-streams-groups shows of the only member."""
+        """The row of the only member in the output of kafka-streams-groups, by columns."""
         asked = ("--describe", "--group", "counters", "--members")
         told = tool("kafka-streams-groups", *asked, bootstrap=home.bootstrap).ok()
         return next((line.split() for line in told.splitlines() if line.startswith("counters")), [])

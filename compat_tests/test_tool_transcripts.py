@@ -1,4 +1,4 @@
-"""Tests that Kafka's tools print exactly the same for kpybroker as for Apache Kafka; see `transcripts`."""
+"""Tests that Kafka's tools print exactly the same output for kpybroker as for Apache Kafka; see `transcripts`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,5 +28,5 @@ def test_the_output_of_the_tools(script: str, fresh: Running, target_name: str, 
         if isinstance(one, Exchange):
             heard = player.play(one, KAFKAS_PATIENCE_S if target_name == "kafka" else 0.0)
             assert one.accepts(heard, target_name), "\n".join(
-                [one.command, "-- due:", *one.due_from(target_name), "-- heard:", *heard]
+                [one.command, "-- expected:", *one.due_from(target_name), "-- actual:", *heard]
             )

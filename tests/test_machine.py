@@ -241,7 +241,7 @@ def test_a_bug_in_a_decision_affects_only_the_caller(caplog: pytest.LogCaptureFi
         await turn()
         with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
             await runner.ask("bug", 1000)
-        assert "bug in the decision on str, which is refused" in caplog.text
+        assert "bug while deciding on str; the command is refused" in caplog.text
         assert await runner.ask("a", 1000) == "a"
         assert await waiting == "a"
         assert words.words == [(0, "a")]

@@ -58,7 +58,8 @@ Users = Annotated[
 Cluster = Annotated[bool, options.flag("--cluster", "The cluster itself.")]
 Prefixed = Annotated[bool, options.flag("--prefixed", "Treat the names as prefixes.")]
 Host = Annotated[
-    str | None, typer.Option("--host", metavar="ADDRESS", help="Only for clients at this IP address (any address).")
+    str | None,
+    typer.Option("--host", metavar="ADDRESS", help="Only for clients at this IP address (default: any address)."),
 ]
 
 
@@ -147,7 +148,7 @@ def deny(
 def remove(
     who: Who,
     what: Annotated[
-        str | None, typer.Argument(metavar="[OPERATION[,OPERATION...]]", help="Only these operations (all).")
+        str | None, typer.Argument(metavar="[OPERATION[,OPERATION...]]", help="Only these operations (default: all).")
     ] = None,
     topics: Topics = None,
     groups: Groups = None,

@@ -146,7 +146,7 @@ def _add_dev_options(dev: _Parser) -> None:
         type=broker_count,
         default=1,
         metavar="N",
-        help="Number of brokers, each in its own process, on --port and the following ports (1).",
+        help="Number of brokers, each in its own process, on --port and the following ports (default: 1).",
     )
     where = dev.add_mutually_exclusive_group()
     where.add_argument(

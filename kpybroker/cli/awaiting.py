@@ -19,7 +19,7 @@ DEV_DATA_DIR = Path("kpybroker-data")
 
 def wait(
     brokers: Annotated[
-        int, typer.Option("--brokers", metavar="N", min=1, max=1000, help="Number of brokers to wait for (1).")
+        int, typer.Option("--brokers", metavar="N", min=1, max=1000, help="Number of brokers to wait for (default: 1).")
     ] = 1,
     in_sync: Annotated[bool, options.flag("--in-sync", "Also wait until every replica is in sync.")] = False,
     bootstrap: options.Bootstrap = None,

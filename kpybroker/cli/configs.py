@@ -77,7 +77,7 @@ def chosen(topic: str | None, broker: int | None, all_brokers: bool, group: str 
 @app.command()
 def get(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Only these settings (all that have been set).")
+        list[str] | None, typer.Argument(metavar="NAME", help="Only these settings (default: all that have been set).")
     ] = None,
     all_settings: Annotated[bool, options.flag("--all", "Also show settings that have their default value.")] = False,
     topic: OfTopic = None,

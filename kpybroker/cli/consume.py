@@ -101,7 +101,9 @@ Format = Annotated[
 ]
 KeySeparator = Annotated[
     str,
-    typer.Option("--key-separator", metavar="TEXT", show_default=False, help="Printed between key and value (a tab)."),
+    typer.Option(
+        "--key-separator", metavar="TEXT", show_default=False, help="Printed between key and value (default: a tab)."
+    ),
 ]
 
 

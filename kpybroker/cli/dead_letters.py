@@ -30,7 +30,9 @@ def dead_letters(
     name: Name,
     topic: Topic = None,
     again: All = False,
-    most: Annotated[int, typer.Option("--max", metavar="N", min=1, max=10_000, help="Show at most N (100).")] = SHOWN,
+    most: Annotated[
+        int, typer.Option("--max", metavar="N", min=1, max=10_000, help="Show at most N (default: 100).")
+    ] = SHOWN,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,

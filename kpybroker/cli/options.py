@@ -58,7 +58,7 @@ Timeout = Annotated[
         min=0.1,
         max=TIMEOUT_S_MAX,
         callback=_remember,
-        help="How long to wait for the broker (15).",
+        help="How long to wait for the broker (default: 15).",
     ),
 ]
 

@@ -47,9 +47,7 @@ def start(
     all_topics: Annotated[bool, options.flag("--all-topics", "All topics, including internal ones.")] = False,
     replication: Annotated[
         int | None,
-        typer.Option(
-            "--replication", metavar="N", min=1, max=1000, help="Number of replicas of each partition (unchanged)."
-        ),
+        typer.Option("--replication", metavar="N", min=1, max=1000, help="Replication factor (default: unchanged)."),
     ] = None,
     throttle: Annotated[
         int | None,
@@ -57,7 +55,7 @@ def start(
             "--throttle",
             metavar="BYTES",
             min=1,
-            help="Bytes per second that each broker copies, until the moves are complete.",
+            help="Limit in bytes per second for each broker, until the moves are complete.",
         ),
     ] = None,
     execute: options.Execute = False,
@@ -116,7 +114,9 @@ async def _plan(client: Client, topics: list[str], brokers: list[int], replicati
         try:
             new = place(current, brokers, replication, {broker: nodes[broker].rack for broker in brokers})
         except ValueError as error:
-            raise CommandFailed(f"topic {name}: {error}; name more --brokers, or a lower --replication") from None
+            raise CommandFailed(
+                f"topic {name}: {error}; list more brokers in --brokers, or lower --replication"
+            ) from None
         moves += [
             PlannedMove(name, at, tuple(current[at]), tuple(new[at])) for at in sorted(new) if new[at] != current[at]
         ]
@@ -172,7 +172,7 @@ def wait(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, a
 @app.command()
 def cancel(
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="Only these topics (all that are being moved).")
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Only these topics (default: all that are being moved).")
     ] = None,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,

@@ -19,7 +19,7 @@ REMEMBERED = 10_000
 
 @dataclass(slots=True)
 class Redriven:
-    """What a redrive has done, or would do. Counts of dead letters, by topic."""
+    """The result of a redrive, or of its dry run: counts of dead letters, by topic."""
 
     sent: Counter[str] = field(default_factory=Counter)
     repeated: Counter[str] = field(default_factory=Counter)

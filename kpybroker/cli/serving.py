@@ -309,7 +309,7 @@ class _Stop:
         self.hand_over = asyncio.Event()
         """Set when the parent process requests that leaderships are handed over."""
         self.lines: asyncio.Queue[bytes] = asyncio.Queue(COMMANDS_MAX)
-        """What the parent process writes on standard input, by lines, if it sends commands."""
+        """The lines that the parent process writes to standard input, if it sends commands."""
         self._loop = asyncio.get_running_loop()
         self._wished_at: float | None = None
         self._hands_over = False

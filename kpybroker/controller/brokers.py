@@ -257,12 +257,12 @@ def leave(
     may_stay: bool = True,
     lost: Lost | None = None,
 ) -> list[Any]:
-    """Remove a broker's leaderships, and remove it from in-sync sets, wherever other brokers can replace it.
+    """Remove a broker's leaderships, and remove it from ISRs, wherever other brokers can replace it.
 
     - stopped_cleanly: None while this incarnation lives; otherwise whether it stopped cleanly.
     - may_stay: whether a partition without another replica keeps its leader, since changing it to none and back would
       cost two records. Such a partition gets a new leader epoch if the incarnation did not stop cleanly.
-    - lost: directories that the broker no longer has. Replicas in them leave the in-sync set, and they lose their
+    - lost: directories that the broker no longer has. Replicas in them leave the ISR, and they lose their
       leadership even if no other replica can lead, since an empty log must not replace acknowledged records.
     """
     records: list[Any] = []

@@ -33,7 +33,7 @@ def free(_partitions: int) -> None:
 
 
 class AlterOp(IntEnum):
-    """What IncrementalAlterConfigs does with one setting (KIP-339)."""
+    """The operations of IncrementalAlterConfigs on one setting (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -220,7 +220,7 @@ class AllocateProducerIds(NamedTuple):
 
 
 class ProposedIsr(NamedTuple):
-    """A new in-sync set for a partition: the node id of each member, and its broker epoch as far as the leader knows
+    """A new ISR for a partition: the node id of each member, and its broker epoch as far as the leader knows
     it, else -1."""
 
     topic_id: bytes

@@ -1,4 +1,4 @@
-"""The settings for elections and in-sync sets. A topic's own setting takes precedence, then the cluster's dynamic
+"""The settings for elections and ISRs. A topic's own setting takes precedence, then the cluster's dynamic
 setting, then the setting in this node's file."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Rules:
         self.config = config
         self._state = state
         self.eligible_leader_replicas = state.features.get(ELR_FEATURE, 0) >= 1
-        """Whether replicas that left the in-sync set below min.insync.replicas may be elected (KIP-966)."""
+        """Whether replicas that left the ISR below min.insync.replicas may be elected (KIP-966)."""
 
     def min_isr(self, topic: str) -> int:
         """The smallest number of in-sync replicas with which a Produce with acks=all is acknowledged."""

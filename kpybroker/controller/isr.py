@@ -1,4 +1,4 @@
-"""Decides AlterPartition: a leader proposes a new in-sync set (KIP-497), and all its members must be eligible (KIP-841,
+"""Decides AlterPartition: a leader proposes a new ISR (KIP-497), and all its members must be eligible (KIP-841,
 KIP-903)."""
 
 from __future__ import annotations

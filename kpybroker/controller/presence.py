@@ -60,7 +60,7 @@ class Presence:
         """The earliest time of the next early fencing, on the clock of the event loop."""
 
     def heard(self, connection: int, node_id: int, epoch: int) -> None:
-        """Note that a broker has sent a heartbeat on a connection."""
+        """Record that a broker has sent a heartbeat on a connection."""
         self._connections[connection] = Incarnation(node_id, epoch)
 
     def closed(self, connection: int) -> None:

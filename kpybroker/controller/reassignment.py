@@ -115,7 +115,7 @@ def _call_off(rules: Rules, topic: str, partition: PartitionImage) -> Wanted:
 
 
 def _staying(partition: PartitionImage, replicas: tuple[int, ...], *, may_lose: bool = False) -> tuple[int, ...]:
-    """The in-sync set without the removed replicas. At least one replica that has all records must stay."""
+    """The ISR without the removed replicas. At least one replica that has all records must stay."""
     complete = partition.isr or partition.eligible_leader_replicas
     if complete and not may_lose and not any(node_id in replicas for node_id in complete):
         raise _wrong("The change would remove all in-sync replicas, and records could be lost.")

@@ -102,7 +102,7 @@ class Ticket:
         self._done = done
 
     def decide(self) -> None:
-        """Note that the machine has answered this ticket."""
+        """Record that the machine has answered this ticket."""
         assert not self._is_decided, "a ticket was answered twice"
         self._is_decided = True
 
@@ -127,7 +127,7 @@ class Ticket:
         self._is_decided, self.is_abandoned = False, True
 
     def abandon(self) -> None:
-        """Note that the caller no longer waits."""
+        """Record that the caller no longer waits."""
         self.is_abandoned = True
         self._cancel_timer()
 

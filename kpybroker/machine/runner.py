@@ -24,8 +24,9 @@ class Runner:
 
     - loading_code: the error code of commands until `load` is done.
     - late_code: the error code of a command that was decided but not committed in time. Its records stay in the log.
-    - on_bug: called with any exception of the machine other than KafkaError, except in the decision on a command with a
-      caller. The Runner has then stopped, because the state may be wrong.
+    - on_bug: called with any exception of the machine other than KafkaError, after the Runner has stopped, because the
+      state may be wrong. It is not called if `decide` fails on a command that a caller waits for; only that command
+      fails then.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Runner:
             done(answer)
 
     def abandon(self, ticket: Ticket) -> None:
-        """Note that the caller no longer waits for the answer."""
+        """Record that the caller no longer waits for the answer."""
         if not ticket.is_abandoned:
             ticket.abandon()
             self.waiters -= 1
@@ -186,7 +187,7 @@ class Runner:
         except Exception as bug:
             if not is_asked:
                 raise
-            log.exception("bug in the decision on %s, which is refused", type(command).__name__)
+            log.exception("bug while deciding on %s; the command is refused", type(command).__name__)
             ticket.settle(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(bug)))
             ticket.void()
             return []

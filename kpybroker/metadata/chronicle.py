@@ -1,4 +1,4 @@
-"""Logs changes of the cluster, one line each: brokers that register, are fenced or leave, changes of in-sync sets,
+"""Logs changes of the cluster, one line each: brokers that register, are fenced or leave, changes of ISRs,
 unclean elections, and settings without effect.
 
 Every node of a cluster logs them, unless KPYBROKER_LOG is set to a different level (`cli/serving.py`). Changes of a
@@ -54,7 +54,7 @@ def tell(old: Image, new: Image, node_id: int) -> None:
             log.warning("%s, %d: %s", said, len(settings), _named(settings))
     for what, names in (("shrink", shrunk), ("grow", grown)):
         if names:
-            log.info("in-sync sets %s, %d: %s", what, len(names), _named(names))
+            log.info("ISRs %s, %d: %s", what, len(names), _named(names))
     if unclean:
         log.warning(
             "unclean election: this broker leads %d partitions, which may lack acknowledged records: %s",

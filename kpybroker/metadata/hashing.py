@@ -1,4 +1,5 @@
-"""Computes the length and hash of a string as Java does. The hash determines the partition of a group."""
+"""Computes the length and hash of a string as Java does. The hash determines the coordinator's
+partition for a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """The partition of a group. For a hash of -2**31, which has no absolute value in Java, Kafka uses 0."""
+    """The partition of a group or a transactional id. For a hash of -2**31, which has no absolute value in Java, Kafka
+    uses 0."""
     value = java_hash(group_id)
     return 0 if value == -(1 << 31) else abs(value) % partitions
 

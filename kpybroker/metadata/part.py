@@ -69,4 +69,4 @@ class Metadata(ABC):
 
     @abstractmethod
     def settings_changed(self, resource: tuple[int, str]) -> None:
-        """Note that the settings of a resource (type, name) may have changed."""
+        """Record that the settings of a resource (type, name) may have changed."""

@@ -128,7 +128,7 @@ def hosted_by(image: Image, node_id: int) -> dict[tuple[str, int], bytes]:
 
 
 def may_be_in_sync(image: Image, node_id: int, broker_epoch: int) -> bool:
-    """Whether a replica on a broker that fetched with this epoch can be in the in-sync set (KIP-841, KIP-903)."""
+    """Whether a replica on a broker that fetched with this epoch can be in the ISR (KIP-841, KIP-903)."""
     known = image.brokers.get(node_id)
     if known is None or known.fenced or known.in_controlled_shutdown:
         return False

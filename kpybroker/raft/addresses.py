@@ -71,11 +71,11 @@ class Addresses:
         return [*self._known.values(), *self._bootstrap]
 
     def answered(self, address: Address) -> None:
-        """Note that a node responded at this address, perhaps with an error."""
+        """Record that a node responded at this address, perhaps with an error."""
         self._silent.discard(address)
 
     def unanswered(self, address: Address) -> None:
-        """Note that a request to this address got no response."""
+        """Record that a request to this address got no response."""
         self._silent.add(address)
 
     def all_may_answer(self) -> None:

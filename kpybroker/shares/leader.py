@@ -1,4 +1,4 @@
-"""What a partition leader does for share groups: it keeps the records in flight, the sessions and the locks.
+"""The share partition on the leader of its partition: it stores the records in flight, the sessions and the locks.
 
 A share partition is loaded at its first fetch. It is forgotten when the leader epoch ends, when the last session of its
 group on this broker ends, or when the share coordinator refuses its writes.

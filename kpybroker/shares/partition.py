@@ -23,7 +23,7 @@ Span = tuple[int, int]
 
 
 class AcknowledgeType(IntEnum):
-    """What a client does with a record."""
+    """The acknowledgement types of a record."""
 
     GAP = 0
     ACCEPT = 1
@@ -46,7 +46,8 @@ class Limits(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What a fetch may acquire. Whole batches of the log are acquired, even beyond `max_records`, unless `is_exact`."""
+    """The limits on the records that a fetch may acquire. Whole batches of the log are acquired, even beyond
+    `max_records`, unless `is_exact`."""
 
     max_records: int
     batch_size: int

@@ -50,7 +50,7 @@ WRITE = StateApi("WriteShareGroupState", write_share_group_state.Request, write_
 
 
 class _Line(NamedTuple):
-    """What waits for the same requests: a broker, an API and a group."""
+    """The broker, the API and the group of a request. Entries that agree in all three are sent in the same request."""
 
     node_id: int
     api: StateApi

@@ -102,7 +102,7 @@ class Cluster(Kafka):
 
     @property
     def log(self) -> str:
-        """What the brokers wrote on standard error: warnings, and events of a cluster."""
+        """The brokers' output on standard error: warnings, and events of a cluster."""
         return self.output.since({}, sys.maxsize)
 
     @property

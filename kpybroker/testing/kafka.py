@@ -1,4 +1,4 @@
-"""What a test does with a Kafka cluster without a client library: topics, records, offsets of groups, and a reset."""
+"""Operations on a Kafka cluster without a client library: topics, records, offsets of groups, and a reset."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ _place = lru_cache(maxsize=10_000)(partition_of)
 
 
 class TransactionCoordinator:
-    """Finds the machine of a transactional id, and completes decided transactions.
+    """Finds the machine of a transactional id, and completes transactions in the states PrepareCommit and
+    PrepareAbort.
 
     - partitions: returns the number of partitions that `__transaction_state` has, or will have.
     - level: returns the finalized `transaction.version`.
@@ -77,12 +78,12 @@ class TransactionCoordinator:
         self.markers.forget(partition)
 
     def close(self) -> None:
-        """Resign from all partitions and stop sending markers, because the broker stops."""
+        """Resign from all partitions and stop sending markers, because the broker is stopping."""
         self.led.close()
         self.markers.close()
 
     async def loaded(self) -> None:
-        """Wait until every partition that this broker leads now has been loaded or has failed to load."""
+        """Wait until every partition that this broker currently leads has been loaded or has failed to load."""
         await self.led.loaded()
 
     def partition_for(self, transactional_id: str) -> int:
@@ -106,12 +107,12 @@ class TransactionCoordinator:
                 command.transactional_id, command.timeout_ms, command.expected, await self._new_producer_id()
             )
             answer = await self.runner(command.transactional_id).ask(fresh, timeout_ms)
-        assert isinstance(answer, tuple), "a new producer id is enough"
+        assert isinstance(answer, tuple), "the Machine requests a new producer id at most once"
         return answer
 
     async def end(self, command: End, timeout_ms: int) -> tuple[int, int]:
         """Commit or abort. Returns the producer id and epoch of the next transaction. Also raises UNSUPPORTED_VERSION
-        if the cluster's record version lacks the fields that a client of this version needs."""
+        if the finalized transaction.version is lower than the version of the request requires."""
         if command.client_version >= V2 and self._level() < 1:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transaction.version is 0")
         answer = await self.runner(command.transactional_id).ask(command, timeout_ms)
@@ -125,7 +126,7 @@ class TransactionCoordinator:
                 await self._new_producer_id(),
             )
             answer = await self.runner(command.transactional_id).ask(fresh, timeout_ms)
-        assert isinstance(answer, tuple), "a new producer id is enough"
+        assert isinstance(answer, tuple), "the Machine requests a new producer id at most once"
         return answer
 
     async def add(self, command: AddPartitions, timeout_ms: int) -> None:
@@ -162,7 +163,8 @@ class TransactionCoordinator:
         task.add_done_callback(self._tasks.discard)
 
     async def _see_to_the_end(self, partition: int, led: LedPartition[TransactionMachine]) -> None:
-        """Send markers for all decided and committed transactions while this broker leads the partition."""
+        """Send markers for all transactions whose PrepareCommit or PrepareAbort record is committed, while this broker
+        leads the partition."""
         while led.runner.ready:
             try:
                 endings: list[Transaction] = await led.runner.ask(AwaitEndings(), NO_LIMIT_MS)

@@ -1,7 +1,7 @@
 """Limits and schedules the handshakes of a listener with TLS.
 
 A handshake takes about a millisecond, and a client can start one with a few hundred bytes. So all handshakes together
-may use a few milliseconds in each turn of the event loop, and client addresses take turns.
+may use only a few milliseconds in each turn of the event loop, and client addresses take turns.
 """
 
 from __future__ import annotations
@@ -116,5 +116,5 @@ class Handshakes:
 
     def _reason(self, why: Exception) -> str:
         if isinstance(why, Crowded):
-            return f"{self._acceptor.handshakes_max} handshakes were in progress, most of them from this address"
+            return f"{self._acceptor.handshakes_max} handshakes were in progress, and this address had the most of them"
         return why_failed(why if isinstance(why, OSError) else ConnectionResetError(), self._acceptor.if_plain)

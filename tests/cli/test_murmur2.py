@@ -1,4 +1,4 @@
-"""Tests that a key is assigned to the same partition as by Kafka's default partitioner."""
+"""Tests that the partition of a key is the one that Kafka's default partitioner chooses."""
 
 from __future__ import annotations
 

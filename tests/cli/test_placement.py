@@ -1,4 +1,4 @@
-"""Tests that plans of reassignments are even, complete, and without unnecessary moves."""
+"""Tests that reassignment plans are even and complete, and contain no unnecessary moves."""
 
 from __future__ import annotations
 

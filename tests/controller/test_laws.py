@@ -1,4 +1,4 @@
-"""Invariants of any sequence of commands: eligible leaders, in-sync sets, and acknowledged records after elections."""
+"""Invariants of any sequence of commands: eligible leaders, ISRs, and acknowledged records after elections."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def test_a_replica_without_its_directory_is_not_in_sync_even_if_it_is_the_only_o
     assert (stage.partition().leader, stage.partition().isr) == (-1, ())
     assert stage.partition().directories == (bytes([17]) * 16, bytes([2]) * 16)
     stage.join(2, incarnation=2)
-    assert stage.partition().leader == -1, "it left the in-sync set before later records were written"
+    assert stage.partition().leader == -1, "it left the ISR before later records were written"
     stage.ask(Tick())
     assert stage.partition().leader == -1
     stage.ask(ElectLeaders(ElectionType.UNCLEAN, (("t", (0,)),)))

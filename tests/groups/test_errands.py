@@ -1,4 +1,4 @@
-"""The errands of share groups end with their coordinator."""
+"""Tests that a group coordinator that resigns stops its requests to share coordinators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.shares.stage import TOPICS, image_of
 
 
 class SilentKeeper:
-    """Share coordinators that never answer."""
+    """Share coordinators that never respond."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -36,7 +36,7 @@ class SilentKeeper:
 
 
 def test_a_coordinator_that_resigns_tries_its_errands_no_more() -> None:
-    """A later try could undo what members have consumed since."""
+    """A later retry could reset the offsets of records that members have consumed since."""
 
     async def play() -> None:
         keeper, image = SilentKeeper(), image_of(TOPICS)

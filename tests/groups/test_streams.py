@@ -63,7 +63,7 @@ def group_of(machine: GroupMachine, group_id: str = "g") -> StreamsGroup:
 
 
 def state(machine: GroupMachine) -> dict[str, Any]:
-    """What the records of the groups tell."""
+    """The state of the groups according to their records."""
     return {
         group_id: (
             group.epoch,

@@ -18,7 +18,7 @@ SHARE = 2
 
 
 async def coordinated(peer: Peer) -> None:
-    """Create the topic that stores the states."""
+    """Create `__share_group_state`, by requesting the coordinator of a share partition."""
     key = "g:AAAAAAAAAAAAAAAAAAAAAQ:0"
     told = await peer.ask("FindCoordinator", find_coordinator.Request(key_type=SHARE, coordinator_keys=[key]))
     assert told.coordinators[0].error_code == 0, told

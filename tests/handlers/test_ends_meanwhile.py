@@ -31,7 +31,7 @@ def hold_markers(node: Node) -> Callable[[], None]:
     """Hold back markers until the returned function is called."""
     markers, held = node.broker.coordinators.transactions.markers, []
     send = markers.send
-    markers.send = lambda *sent: held.append(sent)  # type: ignore[method-assign]  # as if they took long to arrive
+    markers.send = lambda *sent: held.append(sent)  # type: ignore[method-assign]  # as if they were delayed
 
     def release() -> None:
         markers.send = send  # type: ignore[method-assign]
@@ -106,7 +106,7 @@ def test_a_late_record_of_transaction_version_1_does_not_join_the_next_transacti
             await is_answered.wait()
             return told
 
-        client.verify = late  # type: ignore[method-assign]  # as if the answer took long to arrive
+        client.verify = late  # type: ignore[method-assign]  # as if the response were delayed
         async with dialled(node) as other:
             told = asyncio.create_task(write(other, *zero(who), b"late", epoch=who[1], transactional_id="x"))
             await is_decided.wait()

@@ -50,7 +50,7 @@ def test_a_block_is_not_assigned_twice(tmp_path: Path) -> None:
 
 
 def test_a_transactional_producer_keeps_its_id_and_gets_the_next_epoch(tmp_path: Path) -> None:
-    """This is also so after a restart with the same directory."""
+    """Covers a restart with the same directory."""
 
     async def whole() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:

@@ -1,4 +1,4 @@
-"""Tests batches whose validation takes long: other connections are served, and nothing is reordered on the same
+"""Tests batches whose validation takes a long time: other connections are served, and nothing is reordered on the same
 connection."""
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ def test_a_look_up_by_time_runs_over_several_turns(timestamp: int, found: int, w
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
 def test_others_are_served_between_refused_batches(codec: Codec, with_broker: WithBroker) -> None:
-    """This is so for every record count in the headers."""
+    """Each batch has a body without the records that its header declares."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=60)

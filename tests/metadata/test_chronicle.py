@@ -64,11 +64,11 @@ def test_brokers_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_changes_of_in_sync_sets_are_logged_together_by_the_leader(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog)
-    assert told.of(moved(0, isr=[1, 2])) == ["INFO in-sync sets shrink, 1: t-0: 1,2,3 to 1,2"]
+    assert told.of(moved(0, isr=[1, 2])) == ["INFO ISRs shrink, 1: t-0: 1,2,3 to 1,2"]
     (line,) = told.of(*(moved(index, isr=[1]) for index in range(9)))
-    assert line.startswith("INFO in-sync sets shrink, 9: t-0: 1,2 to 1; t-1: 1,2,3 to 1; ")
+    assert line.startswith("INFO ISRs shrink, 9: t-0: 1,2 to 1; t-1: 1,2,3 to 1; ")
     assert line.endswith("; t-4: 1,2,3 to 1, ...")
-    assert told.of(moved(3, isr=[1, 2])) == ["INFO in-sync sets grow, 1: t-3: 1 to 1,2"]
+    assert told.of(moved(3, isr=[1, 2])) == ["INFO ISRs grow, 1: t-3: 1 to 1,2"]
     assert told.of(moved(0, leader=2), moved(0, isr=[2])) == []
 
 

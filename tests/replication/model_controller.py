@@ -31,7 +31,7 @@ class Controller:
         return self.live[node_id] and self.epochs[node_id] == broker_epoch
 
     def gone(self, node_id: int) -> None:
-        """Fence a node: it leaves the in-sync set, unless it is the last member, and no longer leads."""
+        """Fence a node: it leaves the ISR, unless it is the last member, and no longer leads."""
         self.live[node_id] = False
         isr = tuple(member for member in self.now.isr if member != node_id) or self.now.isr
         leads = self.now.leader == node_id

@@ -1,4 +1,4 @@
-"""Each AlterPartition request is within its limit, regardless of how many in-sync sets are proposed at once."""
+"""Each AlterPartition request is within its limit, regardless of how many ISRs are proposed at once."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ CLUSTER_, GROUP_, TOPIC_ = (
 def test_many_refusals_are_made_in_turns(
     with_broker: WithBroker, request_: Any, version: int, but: AclResource | None, code: ErrorCode
 ) -> None:
-    """This applies to refusals of many rows, and of one row with many elements. The response is the same as a response
+    """Covers refusals of many rows, and of one row with many elements. The response is the same as a response
     that is built in one turn."""
     api = next(api for api in API if api.request is type(request_))
 

@@ -287,7 +287,7 @@ def test_metrics_show_a_lost_replica(tmp_path: Path) -> None:
         await cluster.stop(lost)
         partition = cluster.nodes[leads].broker.replication.hosting.find("t", 0)
         assert partition is not None
-        await cluster.until(lambda: len(partition.isr) == 2, "the in-sync set has shrunk")
+        await cluster.until(lambda: len(partition.isr) == 2, "the ISR has shrunk")
         assert await total("underreplicatedpartitions") == await total("underminisrpartitioncount") == 1
         assert await total("isrshrinks_total") == 1
         await cluster.start(lost)

@@ -67,7 +67,7 @@ def trusting() -> ssl.SSLContext:
 async def get(
     node: Node, path: str, *headers: str, context: ssl.SSLContext | None = None, method: str = "GET"
 ) -> tuple[int, bytes]:
-    """The status and the whole response; 0 and the received bytes if there is no response."""
+    """The status and the whole response; 0 and the received bytes if they are not an HTTP response."""
     assert node.http is not None
     host, _, port = node.http.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=context)

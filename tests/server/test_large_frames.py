@@ -78,7 +78,7 @@ def test_a_response_that_is_built_in_turns_is_joined_in_turns() -> None:
 
 
 def test_a_produce_of_many_bytes_is_written_in_turns(with_broker: WithBroker) -> None:
-    """This is the case even if the Produce has only a few partitions. It has a single response."""
+    """The Produce has only a few partitions, and gets a single response."""
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", PARTITIONS)

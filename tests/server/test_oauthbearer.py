@@ -166,7 +166,7 @@ def test_keys_are_fetched_by_https_from_a_trusted_server(tmp_path: Path, secure_
         play(tmp_path, settings, nothing)
     absent = trusting.replace("ca.pem", "absent.pem")
     with pytest.raises(
-        ConfigError, match=r"listener CLIENTS: the options ssl\.\* of sasl\.jaas\.config: .*absent\.pem"
+        ConfigError, match=r"listener CLIENTS: the ssl\.\* options in sasl\.jaas\.config: .*absent\.pem"
     ):
         play(tmp_path, {**settings, "listener.name.clients.oauthbearer.sasl.jaas.config": absent}, nothing)
 

@@ -13,7 +13,7 @@ from kpybroker.sim.simulation import Simulation
 
 SEEDS = range(300)
 AT_ONCE = 2.0
-"""The most actors that take part in a seed on average: a seed must not become more expensive because of them."""
+"""The limit on the average number of actors per seed, so that they do not make seeds much slower."""
 
 SHORT_SEED = 273
 """A seed with few faults and no transactions."""
@@ -79,4 +79,4 @@ def test_where_a_reassignment_may_end() -> None:
     assert where.allowed == {first, second}
     doubtful = Whereabouts({first}, doubtful={second})
     doubtful.cancelled()
-    assert doubtful.allowed == {first, second}, "the cancel was of what went unanswered"
+    assert doubtful.allowed == {first, second}, "the cancellation may have applied to the request without a response"

@@ -77,7 +77,7 @@ def test_a_node_that_stops_while_it_writes_markers_retrieves_every_exception() -
 
 
 def without_hangs(seed: int) -> Setup:
-    """The seed without faults that were added later, as it was when it detected a fault."""
+    """The seed without disk hangs, which were added to the simulator after the seed had found its bug."""
     setup = setup_of(seed, brokers=3)
     return replace(setup, faults=tuple(fault for fault in setup.faults if fault != DISK_HANG))
 
@@ -91,7 +91,7 @@ def test_others_go_on_when_a_disk_hangs() -> None:
 @pytest.mark.parametrize("brokers", [1, 3])
 @pytest.mark.parametrize("seed", range(2))
 def test_replicas_move_between_log_directories(seed: int, brokers: int) -> None:
-    """Meanwhile the second directory fails, and all other faults occur."""
+    """Meanwhile the second directory fails, and nodes crash, lose power and are partitioned."""
     faults = ("disk_error", "crash", "partition", "power_loss")
     assert Simulation(setup_of(seed, brokers=brokers, faults=faults, moves=True)).run().breaches == []
 
@@ -105,8 +105,8 @@ def test_an_unreachable_directory_returns(seed: int) -> None:
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_committed_transaction_counts_as_progress(commits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transformers that die after their first transaction complete no pass; transformers that only abort make no
-    progress."""
+    """Transformers that die after their first transaction never process all inputs, but make progress. Transformers
+    that only abort make no progress."""
     begun: set[TransactionalSession] = set()
     write = TransactionalSession.write
 
@@ -128,7 +128,7 @@ def test_a_committed_transaction_counts_as_progress(commits: bool, monkeypatch: 
 @pytest.mark.slow
 def test_a_seed_is_one_run_under_any_hash_seed() -> None:
     here = f"{run_seed(3, ONE).digest:08x}"
-    assert f"{run_seed(3, ONE, keeps_trace=True).digest:08x}" == here, "the trace is no part of the run"
+    assert f"{run_seed(3, ONE, keeps_trace=True).digest:08x}" == here, "keeping the trace does not change the run"
     assert digest_elsewhere(3, ONE, 1) == here
     assert digest_elsewhere(3, ONE, 4242) == here
     assert digest_elsewhere(3, THREE, 1) == digest_elsewhere(3, THREE, 4242)
@@ -152,12 +152,12 @@ MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.description)
 def test_a_broken_cluster_is_detected_by_its_seed(mutant: Mutant) -> None:
-    """The seed is recorded for the mutant, and passes without it."""
+    """The recorded seed fails with the mutant and passes without it."""
     finds = f"`python -m kpybroker.sim.mutants --only {mutant.description!r}` finds a seed to note in {NOTES.name}"
     noted = re.search(rf"^\| {re.escape(mutant.description)} \| (\d+) \|$", NOTES.read_text(), re.MULTILINE)
     assert noted is not None, finds
     seed = int(noted[1])
-    assert hunt(mutant, seed, 1) is not None, f"seed {seed} does not show it any more: {finds}"
+    assert hunt(mutant, seed, 1) is not None, f"seed {seed} no longer detects the mutant: {finds}"
     assert hunt(mutant._replace(patches=()), seed, 1) is None, f"seed {seed} fails without it"
 
 

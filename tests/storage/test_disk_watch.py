@@ -89,7 +89,7 @@ def test_a_suspended_process_does_not_report_its_disk() -> None:
 
 @pytest.mark.parametrize("is_chore", [False, True])
 def test_a_sync_counts_only_if_something_waits_for_it(is_chore: bool) -> None:
-    """A full segment is synced in the background, which may take long."""
+    """A full segment is synced in the background, which may take a long time."""
     world = TwoDisks()
     world.appended(b"before")
     world.storage.sync_s = (STALL_S, STALL_S)

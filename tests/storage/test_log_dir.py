@@ -148,7 +148,7 @@ def test_a_damaged_partition_is_offline_and_the_rest_serves(tmp_path: Path) -> N
         assert again.open_log("b", IDS["b"], 0, SMALL).end == 12
         assert list(again.damaged) == [("a", 0)]
         await again.close()
-        assert not (tmp_path / ".kafka_cleanshutdown").exists(), "in doubt, the next start recovers"
+        assert not (tmp_path / ".kafka_cleanshutdown").exists(), "if in doubt, the next start recovers the logs"
         assert "a 0 12" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
 
     run(scenario)
@@ -197,7 +197,7 @@ def test_a_recreated_topic_does_not_inherit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["at once", "after a crash", "after two", "during a checkpoint"])
 def test_checkpoints_of_a_deleted_topic_do_not_apply_to_a_new_one(tmp_path: Path, when: str) -> None:
-    """This applies to the start offset, the recovery point and the high watermark."""
+    """Covers the log start offset, the recovery point and the high watermark."""
 
     async def scenario() -> None:
         directory = opened(tmp_path)
@@ -229,7 +229,7 @@ def test_checkpoints_of_a_deleted_topic_do_not_apply_to_a_new_one(tmp_path: Path
 
 
 def test_partitions_that_the_metadata_does_not_place_here_are_set_aside(tmp_path: Path) -> None:
-    """These are partitions of a deleted topic and of a recreated topic, and a replica that was reassigned."""
+    """Covers partitions of a deleted topic and of a recreated topic, and a replica that was reassigned."""
     first = opened(tmp_path)
     for topic in IDS:
         filled(first, topic)

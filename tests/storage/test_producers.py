@@ -1,4 +1,4 @@
-"""The batches of an idempotent producer are accepted once and in order, also after a snapshot is loaded."""
+"""The batches of an idempotent producer are accepted once and in order, even after a snapshot was loaded."""
 
 from __future__ import annotations
 

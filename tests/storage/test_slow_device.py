@@ -324,7 +324,7 @@ def test_a_checkpoint_writes_only_changed_start_offsets() -> None:
 
 
 def test_the_loop_writes_little_at_once_and_a_thread_the_rest() -> None:
-    """Even on a fast device, copying many bytes into the page cache takes long."""
+    """Even on a fast device, copying many bytes into the page cache takes a long time."""
     world = TwoDisks()
     log = world.slow.log
     world.slow.configure(replace(log.settings, max_message_bytes=1 << 30))

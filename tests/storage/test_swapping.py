@@ -212,7 +212,7 @@ def test_every_state_of_a_swap_is_completed(state: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_noted", [True, False])
 def test_gaps_of_compaction_are_distinguished_from_a_lost_tail(is_noted: bool, tmp_path: Path) -> None:
-    """This is the case even if a crash happened before the cleaner offset was stored."""
+    """Covers a crash before the cleaner offset was stored."""
     log = opened(tmp_path)
     for turn in range(12):
         append(log, keyed(("a", str(turn)), ("b", "b" * 100)))

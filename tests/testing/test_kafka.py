@@ -1,4 +1,4 @@
-"""What a test does without a client library: topics, records, offsets, reset. confluent-kafka sees the same."""
+"""Tests that `Kafka` works without a client library, and that confluent-kafka reads the same topics and records."""
 
 from __future__ import annotations
 

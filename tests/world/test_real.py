@@ -111,7 +111,7 @@ def test_a_port_in_use_is_an_error() -> None:
 
 
 def test_without_a_full_sync_a_plain_one_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is tested with the number of macOS's F_FULLFSYNC, which this kernel does not know."""
+    """Uses the number of macOS's F_FULLFSYNC, which the Linux kernel does not support."""
     monkeypatch.setattr(real, "FULL_SYNC", 51)
     synced: list[int] = []
     with (tmp_path / "f").open("wb") as file:

@@ -1,5 +1,5 @@
-"""Tests of TLS over real sockets: bytes arrive as they were sent, and a peer can cause only a limited amount of work
-and memory in the server."""
+"""Tests of TLS over real sockets: bytes arrive as they were sent, and a peer can make the
+server use only a limited amount of CPU and memory."""
 
 from __future__ import annotations
 

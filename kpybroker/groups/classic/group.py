@@ -105,7 +105,7 @@ class ClassicMember:
         return previous
 
     def joined(self) -> None:
-        """Note that the member is part of a generation, and must send heartbeats from now on."""
+        """Record that the member is part of a generation, and must send heartbeats from now on."""
         self.is_new = False
 
     def session_timer(self, fire: Callable[[Step], None]) -> Timer:

@@ -211,7 +211,7 @@ class Rebalance:
         self.prepare(group, step)
 
     def synced(self, group: ClassicGroup, member: ClassicMember) -> None:
-        """Note that the member has sent SyncGroup."""
+        """Record that the member has sent SyncGroup."""
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
             self._cancel(group.sync_timer)

@@ -376,11 +376,11 @@ class ConsumerGroup:
         self.decided_at_ms = now_ms
 
     def compared_with(self, image: Any) -> None:
-        """Note that the metadata hash was compared with this Image."""
+        """Record that the metadata hash was compared with this Image."""
         self.seen = image
 
     def tried_on(self, topics: Any, at_ms: int | None) -> None:
-        """Note that the regular expressions were evaluated on these topics at this time by the steady clock."""
+        """Record that the regular expressions were evaluated on these topics at this time by the steady clock."""
         self.tried, self.tried_at_ms = topics, at_ms
 
     def resolving_timer(self, fire: Callable[[Step], None]) -> Timer:

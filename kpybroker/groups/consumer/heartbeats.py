@@ -95,8 +95,8 @@ class Heartbeats:
         if size_bytes > limit_bytes:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"The member's subscription takes {size_bytes} bytes, but a batch of the log at most {limit_bytes} "
-                "(message.max.bytes).",
+                f"The member's subscription takes {size_bytes} bytes, but a record batch may have at most "
+                f"{limit_bytes} bytes (message.max.bytes).",
             )
 
     # -- members --------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: frozenset[TopicIdPar
 
 
 def _is_full(request: Request) -> bool:
-    """Whether the request has all fields, because the client does not know the broker's state."""
+    """Whether the request has all fields: a client sends them all when it does not know the broker's state."""
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
 

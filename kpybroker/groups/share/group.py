@@ -214,7 +214,7 @@ class ShareGroup:
         self.targets.pop(member.member_id, None)
 
     def initialize(self, topics: Mapping[bytes, TopicState]) -> None:
-        """Note that these share partitions are being initialized."""
+        """Record that these share partitions are being initialized."""
         for topic, state in topics.items():
             _add(self.initializing, topic, state)
 
@@ -233,7 +233,7 @@ class ShareGroup:
         return True
 
     def delete(self, topic: bytes) -> tuple[int, ...]:
-        """Note that the share partitions of a topic are being deleted, and return them."""
+        """Record that the share partitions of a topic are being deleted, and return them."""
         states = [each.pop(topic) for each in (self.initializing, self.initialized) if topic in each]
         if states:
             self.deleting[topic] = states[0].name

@@ -48,7 +48,7 @@ class CurrentAssignment(NamedTuple):
 
 
 class MemberMetadata(NamedTuple):
-    """What a client says about itself: the StreamsGroupMemberMetadata record."""
+    """The metadata that a client sends about itself, as in the StreamsGroupMemberMetadata record."""
 
     rack_id: str | None = None
     client_id: str = ""

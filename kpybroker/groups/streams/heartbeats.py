@@ -27,7 +27,7 @@ the group, target and current assignment of the member), and the size of each wi
 
 
 class _Checked(NamedTuple):
-    """What a heartbeat is about to change. Nothing has changed yet."""
+    """The changes that a validated heartbeat will make. The group is still unchanged."""
 
     topology: Topology
     is_new_topology: bool
@@ -200,7 +200,7 @@ def check_request(request: Request) -> None:
 
 
 def _unsupported(request: Request) -> str | None:
-    """What Kafka 4.3 has in its messages, but does not support yet."""
+    """The error message for a field that Kafka 4.3 declares in the request but does not support yet, or None."""
     if request.instance_id is not None:
         return "Static membership is not yet supported."
     if request.task_offsets is not None:
@@ -279,7 +279,7 @@ def _check_epoch(member: StreamsMember, epoch: int, owned: Tasks | None) -> None
 
 
 def _metadata(member: StreamsMember, command: StreamsHeartbeat) -> MemberMetadata:
-    """What the client says about itself. A null field keeps the previous value."""
+    """The member's metadata after the heartbeat. A null field of the request keeps the previous value."""
     request, before = command.request, member.metadata
     timeout_ms, endpoint, tags = request.rebalance_timeout_ms, request.user_endpoint, request.client_tags
     return MemberMetadata(
@@ -315,7 +315,7 @@ def _show_tasks(response: Response, member: StreamsMember) -> None:
 
 
 def _status(group: StreamsGroup, member: StreamsMember, delayed: Problem | None) -> list[Status]:
-    """What keeps the application from its work, in Kafka's order."""
+    """The reasons why the application cannot process records, in Kafka's order."""
     assert group.topology is not None
     assert group.configured is not None
     problems = [delayed, group.configured.problem]

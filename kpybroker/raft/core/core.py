@@ -267,8 +267,8 @@ def _followed(state: State, event: Followed, now_ms: int, chance: Random) -> Ste
 
 
 def _leader_gone(state: State, event: LeaderGone, now_ms: int, chance: Random) -> Stepped:
-    """Start an election soon, because the leader's process has ended. The fetch timeout is for a leader that does not
-    respond."""
+    """Start an election soon, because the leader's process has ended. There is no need to wait for the fetch
+    timeout."""
     if state.role is not Role.FOLLOWER or (event.epoch, event.leader_id) != (state.epoch, state.leader_id):
         return state, []
     soon_ms = now_ms + chance.randrange(state.timing.spread_ms)
@@ -299,7 +299,7 @@ def _hurry(state: State, at_ms: int) -> State:
 
 
 def _voters_changed(state: State, event: VotersChanged, now_ms: int, chance: Random) -> Stepped:
-    """Adopt the new voters in the log. They take effect now, even if they are not committed."""
+    """Adopt the voters of the newest record in the log. The change takes effect now, even if it is not committed."""
     if state.is_leader:
         return lead_others(state, event, now_ms, chance)
     answers = {voter: granted for voter, granted in state.answers.items() if voter in event.voters}

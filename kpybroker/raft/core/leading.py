@@ -111,12 +111,12 @@ def resign(state: State, event: Resign, now_ms: int, chance: Random) -> Stepped:
 
 
 def synced(state: State, event: Synced, now_ms: int, chance: Random) -> Stepped:
-    """Note that more of the log is on this node's disk."""
+    """Record that more of the log is on this node's disk."""
     return _count(state, state.node_id, event.end, now_ms, chance)
 
 
 def fetched(state: State, event: ReplicaFetched, now_ms: int, chance: Random) -> Stepped:
-    """Note that a voter has every record below its fetch offset on disk. The offset may be lower than before, if the
+    """Record that a voter has every record below its fetch offset on disk. The offset may be lower than before, if the
     voter has lost records."""
     if state.fetched_ms is None or event.replica not in state.voters or event.replica == state.node_id:
         return state, []

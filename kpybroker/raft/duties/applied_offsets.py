@@ -30,7 +30,7 @@ class AppliedOffsets:
         return self._applied.get(node_id, 0) - 1
 
     def note(self, node_id: int, end: int) -> None:
-        """Note that a node has applied every record below `end`."""
+        """Record that a node has applied every record below `end`."""
         before = self._applied.pop(node_id, None)
         if before is None and len(self._applied) >= NODES_MAX:
             del self._applied[next(iter(self._applied))]

@@ -34,7 +34,7 @@ class Readiness:
         """An epoch, and the first high watermark that its leader reported."""
 
     def leader_committed(self, epoch: int, high_watermark: int) -> None:
-        """Note that the leader of `epoch` has responded to a fetch with this high watermark."""
+        """Record that the leader of `epoch` has responded to a fetch with this high watermark."""
         if epoch > self._target[0] and high_watermark > 0:
             self._target = epoch, high_watermark
             self.look_again()

@@ -45,8 +45,8 @@ class ReplicaProgress:
         """The progress by node id and directory id. The replica that fetched most recently is the last one."""
 
     def fetched(self, key: tuple[int, bytes], offset: int) -> None:
-        """Note that a replica (node id, directory id) has every record below `offset`, and that its log agrees with the
-        leader's."""
+        """Record that a replica (node id, directory id) has every record below `offset`, and that its log agrees with
+        the leader's."""
         now_ms, end = self._world.steady_ms(), self._driver.log.end
         before = self._replicas.pop(key, None)
         caught_up_ms = NEVER_MS

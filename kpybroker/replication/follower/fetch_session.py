@@ -65,7 +65,7 @@ class FetchSession:
         return changed, gone, left
 
     def answered(self, session_id: int) -> None:
-        """Note that the leader has accepted the Fetch, in this session."""
+        """Record that the leader has accepted the Fetch, in this session."""
         self.is_refused = session_id == 0
         if session_id == 0:
             self.end()

@@ -1,4 +1,4 @@
-"""Sends the in-sync sets that leaders propose to the controller, with AlterPartition (KIP-497, KIP-903).
+"""Sends the ISRs that leaders propose to the controller, with AlterPartition (KIP-497, KIP-903).
 
 One request is sent at a time, for up to AT_ONCE_MAX partitions. The controller's decision arrives with the metadata. A
 proposal remains pending until then, because the controller may have accepted it even if the response was lost or
@@ -86,10 +86,10 @@ class IsrProposals:
         try:
             told = await self._channel.ask("AlterPartition", request, TIMEOUT_MS)
         except KafkaError as refusal:
-            log.warning("cannot propose in-sync sets to the controller: %s", refusal)
+            log.warning("cannot propose ISRs to the controller: %s", refusal)
             return self._again(asked)
         if told.error_code:
-            log.warning("the controller refused all proposed in-sync sets with %s", ErrorCode(told.error_code).name)
+            log.warning("the controller refused all proposed ISRs with %s", ErrorCode(told.error_code).name)
             return self._again(asked)
         again = {}
         for topic in told.topics:
@@ -132,7 +132,7 @@ class IsrProposals:
             if row.partition_epoch == epoch:  # the set is unchanged
                 partition.followers.withdraw()
             return False
-        log.info("%r: the controller refused the in-sync set with error code %d", partition, code)
+        log.info("%r: the controller refused the ISR with error code %d", partition, code)
         if code == ErrorCode.INELIGIBLE_REPLICA:
             partition.followers.withdraw()
             return False

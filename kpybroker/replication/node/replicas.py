@@ -273,7 +273,7 @@ class Replicas:
         self._fetchers.wake()
 
     async def watch_followers(self) -> None:
-        """Remove lagging followers from in-sync sets, twice in every replica.lag.time.max.ms. Runs until cancelled."""
+        """Remove lagging followers from ISRs, twice in every replica.lag.time.max.ms. Runs until cancelled."""
         while True:
             await asyncio.sleep(max(self._hosting.rules.lag_max_ms / 2000, 0.001))
             for partition in self._hosting:

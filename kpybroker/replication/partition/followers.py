@@ -1,6 +1,6 @@
 """Tracks the followers of a partition on its leader: how far each has replicated, and which ones are in sync.
 
-The high watermark depends on the maximal in-sync set: a proposed member counts at once, and a removed member counts
+The high watermark depends on the maximal ISR: a proposed member counts at once, and a removed member counts
 until the controller has confirmed its removal (KIP-497). The high watermark does not advance while fewer replicas than
 min.insync.replicas are in sync (KIP-966). Times are milliseconds of the event loop's clock.
 """
@@ -92,9 +92,9 @@ class Followers:
         self._may_join = may_join
         self.by_id: dict[int, Follower] = {}
         self.isr: tuple[int, ...] = ()
-        """The in-sync set that the controller has committed."""
+        """The ISR that the controller has committed."""
         self.proposed: tuple[int, ...] | None = None
-        """The in-sync set that was proposed to the controller, until its decision arrives with the metadata."""
+        """The ISR that was proposed to the controller, until its decision arrives with the metadata."""
         self.woken_at = UNKNOWN
         """The log end at which the followers were last woken."""
 
@@ -127,7 +127,7 @@ class Followers:
                     woken.append(news.waiter)
 
     def propose(self, isr: tuple[int, ...]) -> None:
-        """Note that this set is proposed to the controller. It counts until new metadata arrives or `withdraw` is
+        """Record that this set is proposed to the controller. It counts until new metadata arrives or `withdraw` is
         called."""
         self.proposed = isr
 
@@ -149,7 +149,7 @@ class Followers:
     def agreed_end(self, own_end: int, min_isr: int, now_ms: int) -> int:
         """The log end that all in-sync replicas have reached; UNKNOWN if too few are in sync.
 
-        A follower that has just caught up also counts, so that it can join the in-sync set.
+        A follower that has just caught up also counts, so that it can join the ISR.
         """
         if len(self.isr) < self.required(min_isr):
             return UNKNOWN
@@ -166,7 +166,7 @@ class Followers:
         return self._may_join(follower.node_id, follower.broker_epoch)
 
     def with_caught_up(self, follower: Follower, high_watermark: int, epoch_start: int) -> tuple[int, ...] | None:
-        """The in-sync set to propose, with this follower added; None if it cannot join, or if a proposal is pending."""
+        """The ISR to propose, with this follower added; None if it cannot join, or if a proposal is pending."""
         if self.proposed is not None or follower.node_id in self.isr:
             return None
         if follower.log_end < max(high_watermark, epoch_start) or not self._is_eligible(follower):
@@ -174,7 +174,7 @@ class Followers:
         return (*self.isr, follower.node_id)
 
     def without_lagging(self, own_end: int, now_ms: int) -> tuple[int, ...] | None:
-        """The in-sync set to propose, without lagging members; None if no member lags, or if a proposal is pending."""
+        """The ISR to propose, without lagging members; None if no member lags, or if a proposal is pending."""
         if self.proposed is not None:
             return None
         left = tuple(

@@ -136,7 +136,7 @@ class Partition:
         return self.leader_id == self._rules.node_id
 
     def become(self, image: PartitionImage) -> bool:
-        """Adopt the leader, epoch, replicas and in-sync set. Returns whether this broker's leadership has begun or
+        """Adopt the leader, epoch, replicas and ISR. Returns whether this broker's leadership has begun or
         ended."""
         if image.partition_epoch <= self.partition_epoch and image.leader_epoch == self.leader_epoch:
             return False
@@ -187,7 +187,7 @@ class Partition:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline)
 
     def require_in_sync(self, min_isr: int) -> None:
-        """Check the in-sync set before an append with acks=all. Raises NOT_ENOUGH_REPLICAS, but never for a partition
+        """Check the ISR before an append with acks=all. Raises NOT_ENOUGH_REPLICAS, but never for a partition
         with one replica."""
         if self.followers is None:
             return
@@ -348,7 +348,7 @@ class Partition:
             self._queue.flush()
 
     def fetched_by(self, follower: Follower, offset: int, log_start: int, broker_epoch: int) -> None:
-        """Note a Fetch by a follower that has not diverged. The follower may join the in-sync set or advance the high
+        """Record a Fetch by a follower that has not diverged. The follower may join the ISR or advance the high
         watermark."""
         followers = self.followers
         assert followers is not None, "a single replica has no followers"
@@ -357,7 +357,7 @@ class Partition:
         self.advance()
 
     def drop_lagging(self) -> None:
-        """Propose an in-sync set without the followers that have not caught up for replica.lag.time.max.ms."""
+        """Propose an ISR without the followers that have not caught up for replica.lag.time.max.ms."""
         if self.followers is not None and self.leads and self.offline is None:
             now_ms = self._rules.now_ms()
             self._propose(self.followers, self.followers.without_lagging(self.committable_end, now_ms))
@@ -365,7 +365,7 @@ class Partition:
 
     def _propose(self, followers: Followers, isr: tuple[int, ...] | None) -> None:
         if isr is not None:
-            log.info("%r: in-sync set %s, proposed %s", self, self.isr, isr)
+            log.info("%r: ISR %s, proposed %s", self, self.isr, isr)
             followers.propose(isr)
             self._events.propose(self)
 

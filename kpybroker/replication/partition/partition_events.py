@@ -13,7 +13,7 @@ def _ignore(partition: object) -> None:
 
 
 class PartitionEvents(Generic[P]):
-    """Callbacks and counters. `propose` sends the in-sync set that a partition proposes to the controller."""
+    """Callbacks and counters. `propose` sends the ISR that a partition proposes to the controller."""
 
     __slots__ = ("isr_expands", "isr_shrinks", "propose", "written")
 
@@ -21,13 +21,13 @@ class PartitionEvents(Generic[P]):
         self.propose = propose
         self.written: Callable[[P], None] = _ignore
         self.isr_shrinks = self.isr_expands = 0
-        """The number of times that the in-sync set of a partition that this broker leads became smaller, and larger."""
+        """The number of times that the ISR of a partition that this broker leads became smaller, and larger."""
 
     def on_written(self, callback: Callable[[P], None]) -> None:
         """Set the callback for a partition that a thread has written, so that a follower may fetch it again."""
         self.written = callback
 
     def isr_changed(self, before: int, after: int) -> None:
-        """Count a change of an in-sync set from `before` to `after` members."""
+        """Count a change of an ISR from `before` to `after` members."""
         self.isr_shrinks += after < before
         self.isr_expands += after > before

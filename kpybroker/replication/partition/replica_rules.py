@@ -23,7 +23,7 @@ class ReplicaRules:
 
     node_id: int
     lag_max_ms: int = LAG_MAX_MS
-    """replica.lag.time.max.ms: the time for which a follower may lag without leaving the in-sync set."""
+    """replica.lag.time.max.ms: the time for which a follower may lag without leaving the ISR."""
     is_rack_aware: bool = False
     """Whether consumers may fetch from followers (KIP-392). If so, a new high watermark is sent to followers at
     once."""

@@ -1,4 +1,4 @@
-"""Replication throttles, which limit the replication of replicas outside the in-sync set (KIP-73).
+"""Replication throttles, which limit the replication of replicas outside the ISR (KIP-73).
 
 A throttle applies to a replica under three conditions: the broker has a rate (`leader.` or
 `follower.replication.throttled.rate`), the topic lists the replica (`leader.` or

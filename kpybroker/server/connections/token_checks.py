@@ -70,5 +70,5 @@ def _getter(world: World, name: str, source: KeysUrl) -> Callable[[], Awaitable[
         try:
             tls = dialing_context(client_tls_settings(source.tls), world.wall_ms(), name)
         except ConfigError as error:
-            raise ConfigError(f"listener {name}: the options ssl.* of sasl.jaas.config: {error}") from None
+            raise ConfigError(f"listener {name}: the ssl.* options in sasl.jaas.config: {error}") from None
     return partial(http_get, world.network, source.url, tls)

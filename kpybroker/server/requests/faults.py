@@ -43,11 +43,11 @@ KINDS = {
     DISCONNECT: "the request is not processed, and its connection is closed",
     LOST_REPLY: "the request is processed, and its connection is closed instead of sending the reply",
 }
-"""What happens to a request, by kind of fault."""
+"""The kinds of faults, with their effects on a request."""
 
 
 class FaultRule(NamedTuple):
-    """Which requests a fault affects, and how. None matches everything."""
+    """The requests that a fault affects, and its effect on them. A field that is None matches every request."""
 
     api: api_table.Api
     kind: str

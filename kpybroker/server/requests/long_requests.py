@@ -54,7 +54,8 @@ class LongReply(Reply):
 async def run_long(
     work: LongWork, api: Api, version: int, frame: memoryview, body_at: int, handle: Handle, reply: LongReply
 ) -> Any:
-    """The response to a request of many elements. It is already encoded if encoding takes long. Raises MalformedFrame.
+    """The response to a request of many elements. It is already encoded if encoding takes a long time. Raises
+    MalformedFrame.
 
     The request occupies its place in `work` until its response is complete, or until it waits for a Reply.
     """

@@ -40,7 +40,7 @@ class PartitionCreation(Actor):
         self.run.start(client, Grower(client, self, random.choice(sorted(self.counts))))
 
     def there_are(self, name: str, count: int) -> None:
-        """Note that the topic has at least `count` partitions, and use the new ones from now on."""
+        """Record that the topic has at least `count` partitions, and use the new ones from now on."""
         run = self.run
         for index in range(self.counts[name], count):
             place = name, index

@@ -32,12 +32,15 @@ class Unregistration(Actor):
     async def check(self, auditor: SimClient) -> None:
         for machine in self.run.machines:
             if machine.node is None:
-                raise Unanswered(f"{machine.name} does not run")
+                raise Unanswered(f"{machine.name} is not running")
             brokers = machine.node.broker.metadata.image.brokers
             away = [each.setup.node_id for each in self.run.machines if each.setup.node_id not in brokers]
             fenced = [broker.id for broker in brokers.values() if broker.fenced]
             if away or fenced:
-                raise Unanswered(f"{machine.name} knows brokers {away} as not registered, {fenced} as fenced")
+                raise Unanswered(
+                    f"in the metadata of {machine.name}, brokers {away} are not registered, and "
+                    f"brokers {fenced} are fenced"
+                )
 
 
 class Unregistrar:

@@ -79,7 +79,7 @@ class SimClient:
         self.identity, self._hidden = identity, hidden
 
     def share(self, transactional_id: str) -> None:
-        """Note that the client shares this transactional id with others, so that they fence each other."""
+        """Record that the client shares this transactional id with others, so that they fence each other."""
         self.twins = transactional_id
 
     def succeeded(self) -> None:

@@ -47,7 +47,7 @@ class GroupAdmin:
                 await client.nap(0.5)
 
     def _doubt(self, group: str) -> None:
-        """Note that a deletion without a response may have happened or may still happen."""
+        """Record that a deletion without a response may have happened or may still happen."""
         commits = self._client.history.commits.get((group, self._place))
         if commits is not None:
             commits.doubt()

@@ -31,7 +31,7 @@ MOVED = frozenset(
 )
 ACCEPT, RELEASE, REJECT, MIXED, KEEP, RENEW = "accept", "release", "reject", "mixed", "keep", "renew"
 MANNERS = (ACCEPT,) * 14 + (RELEASE, RELEASE, REJECT, MIXED, MIXED, KEEP, RENEW)
-"""What a consumer does with a range of records."""
+"""The ways in which a consumer acknowledges a range of records, weighted by repetition."""
 KINDS = {ACCEPT: AcknowledgeType.ACCEPT, RELEASE: AcknowledgeType.RELEASE, REJECT: AcknowledgeType.REJECT}
 CRASH_ODDS, VANISH_ODDS, RECONNECT_ODDS, CLOSE_ODDS, LEAVE_ODDS = 0.015, 0.015, 0.015, 0.015, 0.01
 DECOY_ODDS = 0.05
@@ -39,7 +39,7 @@ DECOY_ODDS = 0.05
 
 @dataclass(slots=True)
 class Stage:
-    """What all members of the group are to do."""
+    """Instructions for all members of the group."""
 
     is_empty: bool = False
     """Leave the group, and join no more until this is false."""

@@ -1,4 +1,4 @@
-"""The share session of a member with one broker (KIP-932): ShareFetch and ShareAcknowledge, and their answers."""
+"""The share session of a member with one broker (KIP-932): ShareFetch and ShareAcknowledge, and their responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import share_acknowledge, share_fetch
 
 RECORD_LIMIT = 1
-"""The acquire mode in which max_records is exact (KIP-1206)."""
+"""The acquire mode record_limit, in which max_records is a strict limit (KIP-1206)."""
 
 
 class Range(NamedTuple):
@@ -83,31 +83,32 @@ class NodeSession:
         self._peer: Peer | None = None
         self._places: set[int] = set()
         self._held: list[Range] = []
-        """What was delivered and is not acknowledged yet."""
+        """The delivered ranges that have not been acknowledged yet."""
         self._kept: list[tuple[float, Range]] = []
-        """What is acknowledged only later, with the time."""
+        """The ranges to acknowledge later, each with the time in seconds from which this may be done."""
 
     def take_held(self) -> list[Range]:
-        """What is to be acknowledged; the caller decides how."""
+        """Remove and return the ranges that have to be acknowledged. The caller chooses the types."""
         held, self._held = self._held, []
         return held
 
     def take_kept(self, now_s: float) -> list[Range]:
-        """What was kept until now."""
+        """Remove and return the kept ranges whose time has come."""
         due = [each for at_s, each in self._kept if at_s <= now_s]
         self._kept = [(at_s, each) for at_s, each in self._kept if at_s > now_s]
         return due
 
     def hold(self, ranges: Iterable[Range]) -> None:
-        """These are to be acknowledged again."""
+        """Put ranges back, so that they will be acknowledged again."""
         self._held += ranges
 
     def keep(self, at_s: float, each: Range) -> None:
-        """Acknowledge this only at a time."""
+        """Keep a range, and acknowledge it only from `at_s` on."""
         self._kept.append((at_s, each))
 
     def decoy(self, ack: AckBatch, distance: int) -> AckBatch:
-        """The acknowledgement, with the release of an offset that the member was never delivered, if there is one."""
+        """Add to the acknowledgement the RELEASE of an offset that was never delivered to the member. If the chosen
+        offset was delivered, return the acknowledgement unchanged."""
         offset = ack.of.deliveries[-1].offset + distance
         return ack if self._law.was_delivered(ack.of.partition, offset, self._member_id) else ack._replace(decoy=offset)
 
@@ -161,7 +162,7 @@ class NodeSession:
                 acquired += self._take(row, asked_s, response.acquisition_lock_timeout_ms / 1000, reigns)
         if wanted.mode == RECORD_LIMIT and acquired > wanted.max_records:
             self._client.history.breach(
-                f"{self._client.name} asked for {wanted.max_records} records and acquired {acquired}"
+                f"{self._client.name} requested at most {wanted.max_records} records and acquired {acquired}"
             )
         self._answered(acks, codes, asked_s + response.acquisition_lock_timeout_ms / 1000)
         errors = [row.error_code for topic in response.responses for row in topic.partitions if row.error_code]
@@ -169,7 +170,7 @@ class NodeSession:
             raise Refused(errors[0])
 
     async def acknowledge(self, acks: Sequence[AckBatch], *, renews: bool = False, closes: bool = False) -> None:
-        """Acknowledge without a fetch. closes: end the session."""
+        """Acknowledge without a fetch. closes: also end the session."""
         await self._connect()
         if self._epoch == OPENING:
             return
@@ -196,7 +197,7 @@ class NodeSession:
             self._epoch = OPENING
 
     async def _connect(self) -> None:
-        """A session ends with its connection."""
+        """Connect to the broker. A new connection means a new session."""
         peer = await self._client.peer(self.node_id)
         if peer is not self._peer:
             self.drop()
@@ -230,13 +231,15 @@ class NodeSession:
             if code is None:
                 law.unanswered(deliveries)
             elif code:
-                client.note(f"is refused {ErrorCode(code).name} for {index}: {_shown(some)}")
+                client.note(
+                    f"acknowledgement refused for partition {index} with {ErrorCode(code).name}: {_shown(some)}"
+                )
                 law.refused(index, deliveries, code, is_sound=all(ack.decoy is None for ack in some))
                 client.history.count("share acknowledgements refused")
                 if code in NOT_HELD:
                     self._held += [ack.of for ack in some if ack.decoy is not None]
             else:
-                client.note(f"has acknowledged {index}: {_shown(some)}")
+                client.note(f"acknowledged offsets of partition {index}: {_shown(some)}")
                 law.confirmed(index, deliveries, until_s)
                 client.history.count("records acknowledged", len(deliveries))
 
@@ -264,7 +267,10 @@ class NodeSession:
         taken = 0
         for each in row.acquired_records:
             offsets = range(each.first_offset, each.last_offset + 1)
-            client.note(f"is delivered {index}: {offsets.start}-{offsets.stop - 1} with {each.delivery_count}")
+            client.note(
+                f"acquired offsets {offsets.start}-{offsets.stop - 1} of partition {index}, "
+                f"delivery count {each.delivery_count}"
+            )
             deliveries = [
                 Delivery(
                     self._member_id,
@@ -289,14 +295,14 @@ class NodeSession:
         return taken
 
     def drop(self) -> None:
-        """The session is over: the broker may give its records to others."""
+        """Forget the session, because it has ended: the broker may deliver its records to other members."""
         for each in (*self._held, *(kept for _, kept in self._kept)):
             for delivery in each.deliveries:
                 delivery.give_up()
         self.forget()
 
     def forget(self) -> None:
-        """The member is gone, and its session may still be there."""
+        """Forget the session without closing it. The broker may still have it."""
         self._held.clear()
         self._kept.clear()
         self._places.clear()

@@ -1,4 +1,4 @@
-"""What the nodes have in memory of one share group: the reigns of leaders, and the sessions of members.
+"""Reads the state of one share group in the memory of the nodes: share partitions of leaders, and members' sessions.
 
 A reign is one SharePartition in the memory of one process: its counts and locks begin when it is loaded. The object
 never returns once it has ended, so if it is there before and after a request, the request was served in this reign.

@@ -24,7 +24,7 @@ class PartitionOwnership:
         """The time until which no other member may own a partition, by partition and member."""
 
     def owns(self, member: str, places: Iterable[TopicPartition], sent_at_s: float) -> None:
-        """Note that a heartbeat sent at this time had a response, and that the member owns these partitions."""
+        """Record that a heartbeat sent at this time had a response, and that the member owns these partitions."""
         now_s, until_s = self._history.now_s, sent_at_s + self._session_s
         for place in places:
             holders = self._until_s.setdefault(place, {})
@@ -35,7 +35,7 @@ class PartitionOwnership:
             holders[member] = until_s
 
     def revokes(self, member: str, places: Iterable[TopicPartition]) -> None:
-        """Note that the member revokes these partitions. Must be called before the member sends its heartbeat."""
+        """Record that the member revokes these partitions. Must be called before the member sends its heartbeat."""
         for place in places:
             self._until_s.get(place, {}).pop(member, None)
 

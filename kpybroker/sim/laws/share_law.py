@@ -94,7 +94,7 @@ class Settled(NamedTuple):
 
 @dataclass(slots=True)
 class PlaceFacts:
-    """What is known of one partition."""
+    """The facts that the law has recorded about one partition."""
 
     era: int = 0
     floor: float = 0

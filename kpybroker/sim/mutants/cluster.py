@@ -113,7 +113,7 @@ THREE_BROKERS = (
     ),
     Mutant("a voter votes twice", (Patch(driver, "step", _votes_for_everybody(step)),), NODES, brokers=3),
     Mutant(
-        "leaders change their in-sync set without the controller",
+        "leaders change their ISR without the controller",
         (Patch(Partition, "_propose", _in_sync_by_itself),),
         NODES,
         brokers=3,

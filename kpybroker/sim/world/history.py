@@ -60,13 +60,13 @@ class SentTransaction:
     """The outcome that the coordinator has returned; None if it is unknown."""
 
     def add(self, sents: list[Sent]) -> None:
-        """Note that the producer sends these records in the transaction."""
+        """Record that the producer sends these records in the transaction."""
         self.records += sents
         for sent in sents:
             sent.transaction = self
 
     def ask(self, *, commit: bool) -> None:
-        """Note that the producer sends EndTxn."""
+        """Record that the producer sends EndTxn."""
         self.commit_asked = commit
 
     def decide(self, is_committed: bool | None) -> None:
@@ -133,7 +133,7 @@ class Commits:
         self.acked = max(self.acked, offset)
 
     def doubt(self) -> None:
-        """Note that the group may have been deleted together with its commits."""
+        """Record that the group may have been deleted together with its commits."""
         self.acked = -1
 
     def floor(self, now_s: float) -> int:
@@ -234,13 +234,13 @@ class History:
             )
 
     def sends(self, producer: str, sent: Sent) -> None:
-        """Note that the record may be in the log from now on. Must be called before the request is sent."""
+        """From now on, the record counts as possibly in the log. Must be called before the request is sent."""
         ledger = self.ledger(sent.place)
         ledger.sent[sent.value] = sent
         ledger.by_producer.setdefault(producer, []).append(sent)
 
     def acked(self, sent: Sent, offset: int) -> None:
-        """Note that the broker has acknowledged the record at this offset; -1 if it returned no offset."""
+        """Store that the broker has acknowledged the record at this offset; -1 if it returned no offset."""
         sent.is_acked, sent.offset = True, offset
         self.count(f"acked acks={sent.acks}")
         ledger = self.ledger(sent.place)

@@ -196,7 +196,7 @@ class Log:
         self.files.listen(before_cut, on_io_error)
 
     def tell(self, on_written: Callable[[], None]) -> None:
-        """Have `on_written` called when a thread's write has ended. If the write failed, the log is offline then."""
+        """Have `on_written` called when a thread's write has ended. If the write failed, the log is already offline."""
         self._on_written = on_written
 
     # appending
@@ -213,8 +213,8 @@ class Log:
     ) -> Appended:
         """Assign offsets and epoch in place, and queue the batches. `flush` must be called before their bytes change.
 
-        A client's batch must be the only one. Its parts are validated, except those in `known`. With `verified`, it may
-        begin a transaction. Raises KafkaError, in which case nothing has been appended.
+        A client's batch must be the only one. Only the parts that are not in `known` are validated. It may begin a
+        transaction only if `verified` is given. Raises KafkaError, in which case nothing has been appended.
         """
         files = self.files
         if files.offline is not None:
@@ -223,7 +223,9 @@ class Log:
         stamped = -1
         if client:
             if len(batches) != 1:
-                raise KafkaError(ErrorCode.INVALID_RECORD, "a request must have one batch per partition")
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD, "a request must contain exactly one record batch per partition"
+                )
             batch = batches[0]
             if known != ALL:
                 check_header(batch, settings, now_ms)
@@ -271,7 +273,10 @@ class Log:
         try:
             for batch in batches:
                 if batch.base_offset < self.end or not batch.crc_ok():
-                    raise Damage(f"{self!r} was sent a batch from offset {batch.base_offset}, or one with a wrong CRC")
+                    raise Damage(
+                        f"{self!r} was sent a batch at offset {batch.base_offset} that overlaps the log or has a "
+                        "wrong CRC"
+                    )
                 if files.segments.active.needs_roll(batch, batch.last_offset, self._settings, files.world.wall_ms()):
                     self._roll_for(batch, batch.last_offset)
                 if batch.is_control:
@@ -329,7 +334,7 @@ class Log:
         device = self.files.device
         if device.is_full:
             waiting = device.queued_bytes
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{device.path}: {waiting} bytes wait to be written")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{device.path}: {waiting} bytes are waiting to be written")
 
     def flush(self, *, wait: bool = True) -> None:
         """Write all queued batches. On a slow device a thread writes them, and `wait` waits for it.
@@ -430,7 +435,8 @@ class Log:
                 raise files.refusal(error) from error
 
     def aborted_within(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
-        """The aborted transactions with records in `records`, which were read from `offset` on, by their first offset.
+        """The aborted transactions with records in `records`, ordered by first offset. `records` was read beginning at
+        `offset`.
 
         May wait for the disk. Raises KAFKA_STORAGE_ERROR.
         """
@@ -507,7 +513,7 @@ class Log:
         self.files.epochs.cut_start(offset, save=not self.files.device.is_slow)
 
     def note_cleaned(self, end: int) -> None:
-        """Store that compaction has cleaned the log up to `end`."""
+        """Record that compaction has cleaned the log up to `end`."""
         self.cleaned_end = end
 
     def begin_epoch(self, epoch: int) -> None:
@@ -519,7 +525,8 @@ class Log:
     async def sync(self, *, is_chore: bool = False) -> None:
         """Return when all flushed batches are on disk. Concurrent callers share one fdatasync.
 
-        `is_chore` means that no request and no other node waits for the sync, so that it may take long. Raises Damage.
+        `is_chore` means that no request and no other node waits for the sync, so it may take a long time. Raises
+        Damage.
         """
         files = self.files
         try:

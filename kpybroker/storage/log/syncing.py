@@ -36,8 +36,8 @@ class GroupSync:
     async def up_to(self, end: int, *, log_start: int, is_chore: bool = False, is_forced: bool = False) -> None:
         """Return when all records below `end` are on disk, or were truncated in the meantime. Raises OSError.
 
-        The syncs of a chore may take long without being reported as a hanging disk, unless every batch has to be synced
-        anyway (`is_forced`). For `log_start`, see `LogFiles.save_epochs`.
+        The sync of a background task may take a long time without being reported as a hanging disk, unless every batch
+        has to be synced anyway (`is_forced`). For `log_start`, see `LogFiles.save_epochs`.
         """
         files = self._files
         while files.synced_end < min(end, files.written_end) and files.offline is None:

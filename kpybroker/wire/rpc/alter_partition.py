@@ -1,4 +1,4 @@
-"""AlterPartition (56): a leader proposes another in-sync set (KIP-497), with its members' broker epochs (KIP-903)."""
+"""AlterPartition (56): a leader proposes another ISR (KIP-497), with its members' broker epochs (KIP-903)."""
 
 from kpybroker.wire.codec.message import field, message, part
 from kpybroker.wire.codec.primitives import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid
