@@ -46,8 +46,7 @@ SETTINGS = {
 class Worker(threading.Thread):
     """A worker in a process of its own, and the thread that notes what it says.
 
-    In two of two runs with the workers in the process of the other clients, a consumer of librdkafka 2.16 got records
-    of another partition; in two of two runs with processes of their own, and in one without workers, none did.
+    docs/roadmap.md tells what was seen with workers in the process of the other clients.
     """
 
     def __init__(self, history: History, bootstrap: str, number: int, *, is_last: bool = False) -> None:
