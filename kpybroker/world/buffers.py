@@ -11,7 +11,10 @@ GRAIN_BYTES = 64 << 10
 class ReadBuffer(bytearray):
     """A buffer that `ReadBuffers.take` returned. Its users have views of it."""
 
-    __slots__ = ()
+    __slots__ = ("is_free",)
+
+    is_free: bool
+    """Whether it is kept for the next read. If it were returned twice, two reads would share it."""
 
 
 class ReadBuffers:
@@ -32,11 +35,17 @@ class ReadBuffers:
             capacity = len(self._free[index])
             if size <= capacity <= 4 * size + GRAIN_BYTES:
                 self._free_bytes -= capacity
-                return memoryview(self._free.pop(index))[:size]
-        return memoryview(ReadBuffer(-(-size // GRAIN_BYTES) * GRAIN_BYTES))[:size]
+                buffer = self._free.pop(index)
+                buffer.is_free = False
+                return memoryview(buffer)[:size]
+        buffer = ReadBuffer(-(-size // GRAIN_BYTES) * GRAIN_BYTES)
+        buffer.is_free = False
+        return memoryview(buffer)[:size]
 
     def give_back(self, buffer: ReadBuffer) -> None:
         """Take back a buffer that has no views in use."""
+        assert not buffer.is_free, "a read buffer was returned twice"
         if len(self._free) < KEPT_BUFFERS and self._free_bytes + len(buffer) <= KEPT_BYTES:
+            buffer.is_free = True
             self._free.append(buffer)
             self._free_bytes += len(buffer)

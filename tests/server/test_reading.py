@@ -30,6 +30,7 @@ from kpybroker.wire.rpc import list_groups, metadata
 from kpybroker.world.buffers import ReadBuffer
 from tests.asking import fetched, get, make, produced, put
 from tests.conftest import WithBroker
+from tests.handlers import sharing
 
 
 class Pipe(asyncio.Transport):
@@ -170,6 +171,45 @@ def test_memory_that_is_being_sent_is_not_read_into(is_sent: bool, with_broker: 
             pipe.connection.connection_lost(None)
 
     with_broker(scenario)
+
+
+def test_memory_of_several_batches_is_returned_once(with_broker: WithBroker) -> None:
+    """A ShareFetch response has a view of each batch, and all are views of one read buffer. If the buffer were returned
+    for each of them, later reads for two clients would share it."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        for name, fill in (("a", b"a"), ("b", b"b")):
+            await make(peer, name)
+            await put(peer, name, fill * 100_000)
+        topic_id = await sharing.topic(peer, batches=0)
+        for _ in range(2):
+            await put(peer, "t", b"t" * 50_000)
+        await sharing.configure(peer, "g", auto_offset_reset="earliest")
+        await sharing.joined(peer)
+        shared = await sharing.fetch(peer, topic_id, 0, min_bytes=100_000)
+        assert len(split(memoryview(shared.responses[0].partitions[0].records))) == 2
+        for topic in ("a", "b"):  # these positions are known at the second Fetch; the connection returns its memory
+            await get(peer, topic, 0)
+        slow = [
+            Pipe(Connection(node.server.port, ListenerState("PLAINTEXT", BROKER, is_open=True)), Random(1))
+            for _ in range(2)
+        ]
+        for pipe, topic in zip(slow, ("a", "b"), strict=True):
+            await peer.ask("ListGroups", list_groups.Request())  # returns the memory of sent data
+            pipe.unsent_bytes = 100_000
+            await pipe.deliver(framed(1, "Fetch", fetched(topic, 0), 12))
+        lent = [
+            piece
+            for pipe in slow
+            for piece in pipe.pieces
+            if isinstance(piece, memoryview) and isinstance(piece.obj, ReadBuffer)
+        ]
+        assert len(lent) == 2, "the records are in the page cache"
+        assert [bytes(piece)[-20:-10] for piece in lent] == [b"a" * 10, b"b" * 10]
+        for pipe in slow:
+            pipe.connection.connection_lost(None)
+
+    with_broker(scenario, sharing.AT_ONCE)
 
 
 def test_nothing_of_a_large_response_stays_after_it_was_sent(with_broker: WithBroker) -> None:

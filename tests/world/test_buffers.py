@@ -1,6 +1,7 @@
 """Tests of read buffers: a buffer has the requested size, no two users share a buffer, and the kept memory is
 limited."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,3 +33,14 @@ def test_kept_memory_has_a_limit() -> None:
             buffers.give_back(view.obj)
     assert 0 < len(buffers.free_sizes) <= KEPT_BUFFERS
     assert sum(buffers.free_sizes) <= KEPT_BYTES
+
+
+def test_a_buffer_that_is_returned_twice_is_a_bug() -> None:
+    buffers = ReadBuffers()
+    buffer = buffers.take(100_000).obj
+    assert isinstance(buffer, ReadBuffer)
+    buffers.give_back(buffer)
+    with pytest.raises(AssertionError, match="returned twice"):
+        buffers.give_back(buffer)
+    assert buffers.take(100_000).obj is buffer
+    buffers.give_back(buffer)

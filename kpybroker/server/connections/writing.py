@@ -15,7 +15,8 @@ OWED_LIMIT_BYTES = 1024 * 1024
 def write_all(transport: asyncio.Transport, out: list[Any]) -> list[Any]:
     """Write buffers in order, with as few writes and copies as possible.
 
-    Return the buffers that may be views of a disk's read buffer. The transport may use them until it has sent them.
+    Return one view of each memory that may be a disk's read buffer: a ShareFetch response may contain several views of
+    one. The transport may use this memory until it has sent it.
     """
     large = [piece for piece in out if len(piece) >= SMALL_WRITE_BYTES]
     if large:
@@ -25,4 +26,4 @@ def write_all(transport: asyncio.Transport, out: list[Any]) -> list[Any]:
             transport.set_write_buffer_limits()
     else:
         transport.write(b"".join(out))
-    return [piece for piece in large if type(piece) is memoryview]
+    return list({id(piece.obj): piece for piece in large if type(piece) is memoryview}.values())
