@@ -1,4 +1,5 @@
-"""Dead letters of share groups (KIP-1191), with the clients that can reject. Apache Kafka 4.3 refuses the feature."""
+"""Dead letters of share groups (KIP-1191), with the clients that can reject records. Apache Kafka 4.3 refuses the
+feature."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests of share groups (KIP-932) with the Java client, librdkafka and Kafka's tools: which records are delivered
-again."""
+"""Tests of share groups (KIP-932) with the Java client, librdkafka and Kafka's tools: the records that are
+delivered again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share consumers within a quota for consumers: what is acquired is delivered, once."""
+"""Tests share consumers with a consumer quota: each acquired record is delivered exactly once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE = 100 * KB
 AT_ONCE = 10 * RATE
 """The burst that eleven windows of a second allow a client that was idle."""
 SLACK = 3 * SIZE
-"""The amount that the last response may exceed the quota, because no later request waits for it."""
+"""The bytes by which the last response may exceed the quota, because no later request is delayed for it."""
 SETTINGS = {"offsets.topic.num.partitions": "5", "share.coordinator.state.topic.num.partitions": "3"}
 
 

@@ -120,7 +120,7 @@ def test_old_state_is_pruned_and_what_is_left_is_enough(broker: Running, make_to
 def test_a_failed_initialization_is_tried_again(
     broker: Running, make_topic: MakeTopic, group: Group, admin: AdminClient
 ) -> None:
-    """The group's state cannot be written at first: too few replicas are in sync."""
+    """At first, the group's state cannot be written, because too few replicas are in sync."""
     topic, warm = make_topic(), make_topic()
     produced(broker, warm, 1)
     with sharing(broker, group(), warm) as consumer:

@@ -1,4 +1,5 @@
-"""Streams groups (KIP-1071): Kafka Streams with group.protocol=streams, which the broker gives its tasks and topics."""
+"""Streams groups (KIP-1071): Kafka Streams with group.protocol=streams, whose tasks and internal topics the
+broker manages."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def target(request: pytest.FixtureRequest, target_name: str) -> Iterator[Running
 
 @pytest.fixture
 def application(unique: Callable[[], str]) -> str:
-    """The name of a new application, which is that of its group."""
+    """The id of a new application, which is also the id of its group."""
     return unique()
 
 

@@ -60,7 +60,7 @@ def row_of(token_id: str, told: str) -> list[str]:
 def test_users_and_their_rights(tmp_path: Path) -> None:
     """Quotas, SCRAM credentials, ACLs and delegation tokens are listed as before, and a user logs in as before.
 
-    kpybroker lists credentials and tokens, too. A user whose credential was created on kpybroker can log in to Apache
+    kpybroker also lists credentials and tokens. A user whose credential was created on kpybroker can log in to Apache
     Kafka.
     """
     login, other = tmp_path / "alice.properties", tmp_path / "bob.properties"
@@ -132,7 +132,7 @@ def test_users_and_their_rights(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_share_group() -> None:
-    """It continues where it was, on kpybroker and afterwards."""
+    """The group continues at its position, on kpybroker and afterwards on Apache Kafka."""
 
     def seen(home: Home) -> list[list[str]]:
         told = tool("kafka-share-groups", "--describe", "--group", "sharers", bootstrap=home.bootstrap).ok()
@@ -169,8 +169,8 @@ def test_a_share_group() -> None:
 
 @pytest.mark.full
 def test_a_streams_group(tmp_path: Path) -> None:
-    """Its member keeps its tasks on kpybroker and afterwards, and counts on. Epochs advance, since the brokers have
-    different hashes of topics."""
+    """The member keeps its tasks on kpybroker and afterwards on Apache Kafka, and its counts continue. The epochs
+    advance, because the brokers compute different hashes of topics."""
 
     def member(home: Home) -> list[str]:
         """The row of the only member in the output of kafka-streams-groups, by columns."""

@@ -1,5 +1,5 @@
-"""Share groups in use while kpybroker and Apache Kafka run in turn on the same directory: what is accepted stays
-accepted, and everything else is delivered by the other broker."""
+"""Share groups in use while kpybroker and Apache Kafka run in turn on the same directory: accepted records
+stay accepted, and all others are delivered by the other broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLLS = 120
 
 
 class Queue:
-    """The topic, its records, and what one group has done with them."""
+    """The topic, its records, and their states in one group."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -45,7 +45,7 @@ class Queue:
         return ShareConsumer(self._home.bootstrap, GROUP, TOPIC, share_acknowledgement_mode="explicit")
 
     def take(self, consumer: ShareConsumer) -> dict[int, Shared]:
-        """Everything that is left, and nothing else."""
+        """Consume all records that are left, and check that there are no others."""
         found = {record.offset: record for record in consumer.poll_until(len(self.left), POLLS)}
         assert set(found) == self.left
         assert all(record.value == f"v{offset}" for offset, record in found.items())
@@ -58,7 +58,8 @@ class Queue:
                 self.left.discard(offset)
 
     def lag(self) -> str:
-        """The records that are left, as Kafka's tool prints them. The start offset may trail behind what is stored."""
+        """The records that are left, as Kafka's tool prints them. The start offset may be lower
+        than the stored one."""
         told = tool("kafka-share-groups", "--describe", "--group", GROUP, bootstrap=self._home.bootstrap).ok()
         return next((line.split()[-1] for line in told.splitlines() if TOPIC in line), "")
 

@@ -1,4 +1,4 @@
-"""Reads the records for which dead letters stand."""
+"""Reads the records from which dead letters are made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpybroker.wire.records.batch import Batch, Record, read_records, split
 from kpybroker.world import World
 
 READ_BYTES = 1 << 20
-"""The most bytes of one read, as in Kafka; a larger batch is still read whole."""
+"""The maximum number of bytes in one read, as in Kafka. A larger batch is nevertheless read completely."""
 
 
 async def read_sources(world: World, hosting: Hosting, key: ShareKey, first: int, last: int) -> Sources:
@@ -42,7 +42,7 @@ async def read_sources(world: World, hosting: Hosting, key: ShareKey, first: int
 
 
 async def _records_of(world: World, storage: Log, batch: Batch, first: int, last: int) -> dict[int, Record]:
-    """Off the loop: the decompressed records of a batch may be large."""
+    """The records of a batch from `first` to `last`. Read on another thread, because a batch may be large."""
     found: dict[int, Record] = {}
 
     def read() -> None:

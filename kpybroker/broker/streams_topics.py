@@ -1,7 +1,7 @@
-"""The internal topics of streams applications: created for a client when its group lacks them (KIP-1071).
+"""Creates the internal topics of streams applications for a client when its group lacks them (KIP-1071).
 
-The heartbeat that finds topics missing does not wait for them. A failure is kept for a while: the client is told, and
-the creation is not tried again before that.
+The heartbeat that finds topics missing does not wait for them. A failure is stored for a while: later responses
+contain it, and the creation is not retried until then.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from kpybroker.wire.rpc import create_topics
 
 TIMEOUT_MS = 30_000
 CREATED_MAX = 10_000
-"""The most topics that are being created at a time; the others are created by a later heartbeat."""
+"""The maximum number of topics that are being created at a time. A later heartbeat creates the others."""
 FAILURES_MAX = 1_000
-"""The most failures that are kept; the oldest one gives way."""
+"""The maximum number of stored failures. A new one replaces the oldest one."""
 DEFAULT_REPLICATION_FACTOR = -1
 _API = by_name["CreateTopics"]
 
@@ -36,12 +36,12 @@ class StreamsTopics:
         self._now_ms = now_ms
         self._creating: set[str] = set()
         self._failures: dict[str, tuple[int, str]] = {}
-        """Topic -> until when the failure is kept, and why it failed."""
+        """Topic -> the time until which the failure is stored, and its reason."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def create(self, call: Call, topics: Mapping[str, InternalTopic], keep_ms: int) -> None:
-        """Begin to create those topics that are not being created, and have not failed recently. A failure is kept for
-        `keep_ms`."""
+        """Begin to create the topics that are not being created yet and have not failed recently. A failure is stored
+        for `keep_ms`."""
         failed = self.failures(topics)
         left = ((name, topic) for name, topic in topics.items() if name not in failed and name not in self._creating)
         wanted = dict(islice(left, CREATED_MAX - len(self._creating)))
@@ -52,13 +52,13 @@ class StreamsTopics:
             task.add_done_callback(self._tasks.discard)
 
     def failures(self, topics: Iterable[str]) -> dict[str, str]:
-        """Why some of these topics could not be created recently."""
+        """The reasons why some of these topics could not be created recently."""
         now_ms = self._now_ms()
         found = ((name, self._failures.get(name)) for name in topics)
         return {name: failure[1] for name, failure in found if failure is not None and failure[0] > now_ms}
 
     def close(self) -> None:
-        """The broker stops."""
+        """Cancel all creations, because the broker is stopping."""
         for task in self._tasks:
             task.cancel()
 
@@ -77,7 +77,7 @@ class StreamsTopics:
             del self._failures[next(iter(self._failures))]
 
     async def _ask(self, call: Call, topics: Mapping[str, InternalTopic]) -> dict[str, str]:
-        """Why topics were not created. Raises KafkaError."""
+        """Have topics created. Returns the reasons why some were not created. Raises KafkaError."""
         request = create_topics.Request(
             topics=[
                 create_topics.CreatableTopic(

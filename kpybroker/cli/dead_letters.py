@@ -19,11 +19,9 @@ SHOWN = 100
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name, a consumer's group.id.")]
 Topic = Annotated[
     str | None,
-    typer.Option(
-        "--topic", metavar="TOPIC", help="The dead letter topic, if it is not the one in the group's settings."
-    ),
+    typer.Option("--topic", metavar="TOPIC", help="The dead letter topic (default: the one in the group's settings)."),
 ]
-All = Annotated[bool, options.flag("--all", "Also dead letters that were redriven.")]
+All = Annotated[bool, options.flag("--all", "Include dead letters that were redriven.")]
 
 
 def dead_letters(

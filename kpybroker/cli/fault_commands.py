@@ -1,8 +1,8 @@
-"""Commands of tests to a broker that was started with --control: one JSON object per line, and one per answer.
+"""Executes commands of tests on a broker with --control: one JSON object per line, and one per response.
 
 `{"do": "fault", "api": "Produce", "kind": "error", "error": "NOT_LEADER_OR_FOLLOWER", ...}` injects a fault, with the
 fields of `FaultRule`, and returns its number. `{"do": "hits", "fault": 1}` returns how many requests it has affected;
-`{"do": "heal", "fault": 1}` does, too, and removes it. An answer with `refused` says what is wrong with the command.
+`{"do": "heal", "fault": 1}` also removes it. A response with `refused` contains the error in the command.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TYPES: Mapping[str, type] = {
 
 
 def execute(server: Server, line: bytes) -> str:
-    """Execute one command and return the answer as JSON."""
+    """Execute one command and return the response as JSON."""
     try:
         answer = _execute(server.faults, json.loads(line))
     except (ValueError, TypeError) as problem:
@@ -50,7 +50,8 @@ def _execute(faults: Faults, command: Any) -> dict[str, Any]:
 
 
 def rule_of(given: Mapping[str, Any]) -> FaultRule:
-    """The rule with these fields. Raises ValueError for one that can never match, with the nearest right name."""
+    """The rule with these fields. Raises ValueError for a rule that can never match, with the most similar
+    valid name."""
     fields = dict(given)
     name, kind = fields.pop("api", None), fields.pop("kind", None)
     served = [api.name for api in API if api.audience is not Audience.BROKER]

@@ -1,4 +1,4 @@
-"""`kpybroker features`: which levels of features a cluster has finalized, and change them (KIP-584)."""
+"""`kpybroker features`: list and change the finalized levels of a cluster's features (KIP-584)."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
 def set_(
     levels: Annotated[list[str], typer.Argument(metavar="NAME=LEVEL", help="Levels, such as share.version=1.")],
     downgrade: Annotated[
-        bool, options.flag("--downgrade", "Allow lower levels, which may disable what is used.")
+        bool, options.flag("--downgrade", "Allow lower levels, which may disable features that are in use.")
     ] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Finalize levels of features: all of them or none."""
+    """Finalize levels of features, either all or none."""
     wanted = [_parsed(text) for text in levels]
 
     async def change(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Dead letters as the commands see them: their headers, their topics, and the records for which they stand."""
+"""Reads dead letters for commands: their headers, their topics, and the original records."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Source = tuple[str, int, int]
 
 
 class Letter(NamedTuple):
-    """A dead letter: a record, and what its headers say about the record for which it stands. The texts are empty, and
-    `deliveries` is None, if a header is missing."""
+    """A dead letter: a record, and the facts in its headers about the original record. If a header is missing, the text
+    is empty or `deliveries` is None."""
 
     partition: int
     record: Record
@@ -35,7 +35,7 @@ class Letter(NamedTuple):
 
 
 def read_letter(partition: int, record: Record) -> Letter | None:
-    """A record of a dead letter topic; None if its headers name no source."""
+    """The dead letter in a record of a dead letter topic; None if its headers do not identify the original record."""
     told = {name: (value or b"").decode(errors="replace") for name, value in record.headers if name in OWN}
     topic, index, offset = told.get(TOPIC), told.get(PARTITION, ""), told.get(OFFSET, "")
     if not topic or not (_is_number(index) and _is_number(offset)):
@@ -66,9 +66,10 @@ async def letter_topic(client: Client, group: str) -> str:
 
 
 class LetterReader:
-    """The dead letters of one group in one topic, which other groups may use, too.
+    """The dead letters of one group in one topic. Other groups may use the same topic.
 
-    Those that were redriven are skipped: their offsets are committed for the group `redriven_by`, which has no members.
+    Dead letters that were redriven are skipped: their offsets are committed for the group `redriven_by`, which has no
+    members.
     """
 
     def __init__(self, client: Client, group: str, topic: str, positions: dict[int, int], ends: dict[int, int]) -> None:
@@ -79,8 +80,8 @@ class LetterReader:
 
     @classmethod
     async def open(cls, client: Client, group: str, topic: str, *, again: bool) -> LetterReader:
-        """Read from the first dead letter that was not redriven, or with `again` from the first, to the last one that
-        is there now. Raises CommandFailed, KafkaError."""
+        """Read from the first dead letter that was not redriven (with `again`: from the first dead letter) to the last
+        one that exists now. Raises CommandFailed, KafkaError."""
         partitions = [row.partition_index for row in (await client.topic(topic)).partitions]
         starts = await client.list_offsets({(topic, index): EARLIEST for index in partitions})
         done = {} if again else await group_facts.committed(client, redriven_by(group))
@@ -106,13 +107,12 @@ class LetterReader:
 
 
 def redriven_by(group: str) -> str:
-    """The group whose committed offsets say which dead letters of a group were redriven."""
+    """The name of the group whose committed offsets mark the redriven dead letters of a group."""
     return f"{group}-redrive"
 
 
 async def sources_of(client: Client, letters: Iterable[Letter]) -> dict[Source, Record]:
-    """The records for which dead letters without a copy stand. Those that were deleted are missing. Raises KafkaError,
-    OSError."""
+    """The original records of dead letters without a copy. Deleted records are missing. Raises KafkaError, OSError."""
     wanted: dict[TopicPartition, list[int]] = {}
     for letter in letters:
         topic, index, offset = letter.source
@@ -144,6 +144,6 @@ async def _records_at(client: Client, topic: str, index: int, offsets: Sequence[
 
 
 def is_copy(letter: Letter) -> bool:
-    """Whether the dead letter has anything of its record."""
+    """Whether the dead letter has a key, a value or headers of the original record."""
     record = letter.record
     return record.key is not None or record.value is not None or any(name not in OWN for name, _ in record.headers)

@@ -1,4 +1,4 @@
-"""Sends dead letters back to the topics from which they came."""
+"""Sends dead letters back to the topics of the original records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kpybroker.client.client import Client, CommandFailed
 from kpybroker.topics import TopicPartition
 
 REMEMBERED = 10_000
-"""Sources that are remembered to skip repetitions of dead letters, which follow soon after the first."""
+"""The number of sources that are stored to skip repeated dead letters, which follow soon after the first one."""
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Redriven:
 
     sent: Counter[str] = field(default_factory=Counter)
     repeated: Counter[str] = field(default_factory=Counter)
-    """Not sent, because an earlier dead letter stands for the same record."""
+    """Not sent, because an earlier dead letter is for the same record."""
     gone: Counter[str] = field(default_factory=Counter)
     """Not sent, because the record was deleted, and the dead letter has no copy of it."""
 
@@ -31,7 +31,8 @@ class Redriven:
 class Redriver:
     """Sends the dead letters of a group, a page at a time, and then commits that they were sent.
 
-    A redrive that is killed between the two sends one page again, at most 16 MB: records are sent at least once.
+    If a redrive is killed between sending and committing, the next one sends the page again, at most 16 MB: records are
+    sent at least once.
     """
 
     def __init__(self, client: Client, group: str, reader: LetterReader, *, executes: bool) -> None:
@@ -92,7 +93,7 @@ class Redriver:
         return True
 
     async def _commit(self, before: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Commit the positions, unless another redrive has moved them: both would send the same records."""
+        """Commit the positions, unless another redrive has changed them, because both would send the same records."""
         if await group_facts.committed(self._client, self._group) != before:
             raise CommandFailed(
                 f"another redrive of the same dead letters is running: the offsets of {self._group} have changed; "

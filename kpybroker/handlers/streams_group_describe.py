@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Describe each group, or say why not."""
+    """Return a description or an error for each group."""
     turns = Turns(broker.long_work)
     groups = []
     async for group_id in turns.over(request.group_ids, str):

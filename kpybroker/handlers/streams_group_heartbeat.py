@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 PROTOCOL = "streams"
 KEPT_HEARTBEATS = 2
-"""For how many heartbeat intervals a failure to create internal topics is kept."""
+"""The number of heartbeat intervals for which a failure to create internal topics is stored."""
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Answer once the changes that the heartbeat caused have committed."""
+    """Respond once the changes caused by the heartbeat have been committed."""
     try:
         check_served(broker)
         if request.topology is not None:
@@ -54,7 +54,7 @@ def check_served(broker: Broker) -> None:
 
 
 def _create(broker: Broker, call: Call, beat: StreamsBeat) -> None:
-    """Begin to create the missing topics, and add to the response what prevents that."""
+    """Begin to create the missing topics, and add the reasons to the response if that is impossible."""
     refused = _uncreatable(broker, call, beat.missing)
     if refused:
         _add(beat.response, f"; Unauthorized to CREATE on topics {', '.join(refused)}.")
@@ -75,7 +75,7 @@ def _uncreatable(broker: Broker, call: Call, topics: Collection[str]) -> list[st
 
 
 def _add(response: Response, text: str) -> None:
-    """Add to the detail of the status that names the missing topics."""
+    """Append a text to the detail of the status that lists the missing topics."""
     told: list[Status] = response.status or []
     for status in told:
         if status.status_code == MISSING_INTERNAL_TOPICS:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class DeliveryState(IntEnum):
-    """The state of a record in a share group. Only the leader of the partition knows ACQUIRED."""
+    """The state of a record in a share group. Only the leader of the partition uses ACQUIRED."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -40,8 +40,8 @@ class StateBatch(NamedTuple):
 
 
 def merged(known: Sequence[StateBatch], told: Iterable[StateBatch], start: int) -> tuple[StateBatch, ...]:
-    """The known and the new (`told`) batches merged, from `start` on: disjoint, in order, with equal neighbours joined.
-    A start of -1 cuts nothing off."""
+    """The known and the new (`told`) batches merged, from `start` on: disjoint, in order, and with equal neighbours
+    joined. A start of -1 removes nothing."""
     waiting = sorted(
         each if each.first >= start else each._replace(first=start) for each in (*known, *told) if each.last >= start
     )

@@ -59,16 +59,18 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """Read the state, and fence nobody. Answered with the ShareState, or None. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+    """Read the state without fencing leaders. Answered with the ShareState, or None. Raises
+    UNKNOWN_TOPIC_OR_PARTITION."""
 
     key: ShareKey
 
 
 @dataclass(frozen=True, slots=True)
 class BeginRound:
-    """Topics were deleted: begin a round now, to delete their state. Answered with None."""
+    """Begin a round now, to delete the state of deleted topics. Answered with None."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindNeeded:
-    """Find the first offset of the log that a replay needs: everything below may be deleted. Answered with it."""
+    """Find the first offset of the log that a replay needs: everything below may be deleted. Answered with this
+    offset."""

@@ -71,21 +71,21 @@ class ShareCoordinator:
         self.led.become_leader(partition, state_log, epoch)
 
     def resign(self, partition: int) -> None:
-        """Another broker leads the partition, or it was deleted."""
+        """Stop coordinating a partition, because another broker leads it or because it was deleted."""
         self.led.resign(partition)
         pruning = self._pruning.pop(partition, None)
         if pruning is not None:
             pruning.cancel()
 
     def close(self) -> None:
-        """The broker stops."""
+        """Resign from all partitions, because the broker is stopping."""
         self.led.close()
         for pruning in self._pruning.values():
             pruning.cancel()
         self._pruning.clear()
 
     async def loaded(self) -> None:
-        """Wait until every partition that is led now has been loaded, or has failed to load."""
+        """Wait until every partition that this broker currently leads has been loaded, or has failed to load."""
         await self.led.loaded()
 
     def partition_for(self, key: str) -> int:

@@ -1,7 +1,7 @@
 """Writes dead letters: records of share groups that were rejected, or delivered too often (KIP-1191).
 
-A dead letter is a record in the dead letter topic of the group. Its headers name the record for which it stands. Only
-if the group asks for copies does it also have that record's key, value and headers.
+A dead letter is a record in the dead letter topic of the group. Its headers identify the original record. If the
+group's settings request copies, it also has the key, value and headers of that record.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ REJECTED = "Offset rejected by client."
 TOO_OFTEN = "Offset delivery count exceeded the threshold."
 """The reasons, in Kafka's words."""
 AT_ONCE = 500
-"""The most dead letters of one request."""
+"""The maximum number of dead letters in one request."""
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 ALL = -1
 
 
 class Sources(NamedTuple):
-    """Records by offset, and how far they were read: the offset after the last one that was looked for."""
+    """Records by offset, and the offset after the last one that was looked for."""
 
     records: dict[int, Record]
     next_offset: int
@@ -68,7 +68,7 @@ class DeadLetters:
 
     async def write(self, key: ShareKey, letter: Letter) -> int:
         """Write dead letters for the first of these records, at most AT_ONCE. Returns when they are durable, or if the
-        group has no dead letter topic any more: the offset after those that are done.
+        group no longer has a dead letter topic. Returns the offset after the records that are done.
 
         Raises KafkaError if the topic cannot be used, or its partition does not accept the records. Some of them may
         then have been written.
@@ -164,7 +164,7 @@ class DeadLetters:
         try:
             told = await self._connections.ask(leader, "Produce", request, timeout_ms)
         except LOST as lost:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {leader} did not answer: {lost}") from lost
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {leader} did not respond: {lost}") from lost
         answer = told.responses[0].partition_responses[0]
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code), answer.error_message or f"of {topic}-{index}")

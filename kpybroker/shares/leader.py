@@ -1,7 +1,7 @@
 """The share partition on the leader of its partition: it stores the records in flight, the sessions and the locks.
 
-A share partition is loaded at its first fetch. It is forgotten when the leader epoch ends, when the last session of its
-group on this broker ends, or when the share coordinator refuses its writes.
+A share partition is loaded at its first fetch. It is removed from memory when the leader epoch ends, when the last
+session of its group on this broker ends, or when the share coordinator refuses its writes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FORGETTING = frozenset(
         ErrorCode.INVALID_REQUEST,
     }
 )
-"""Errors of the share coordinator after which this leader's state is useless, so it is forgotten."""
+"""Errors of the share coordinator after which this leader's state is invalid and is removed."""
 
 
 class Waiter(Protocol):
@@ -54,9 +54,10 @@ class Waiter(Protocol):
 
 
 WriteLetters = Callable[[ShareKey, Letter], Awaitable[int]]
-"""Writes some dead letters; returns the offset after those that are done. Raises KafkaError."""
+"""Writes some dead letters, and returns the offset after the records that are done. Raises KafkaError."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 30.0
-"""The pauses after dead letters could not be written, as in Kafka: each is twice as long as the one before it."""
+"""The first and the longest pause after dead letters could not be written, as in Kafka. Each pause is twice as long as
+the previous one."""
 FindStart = Callable[[str], Awaitable[int]]
 """Finds the offset where a group begins, from share.auto.offset.reset. Raises KafkaError."""
 
@@ -78,7 +79,7 @@ class LedSharePartition:
         self.leader_epoch = leader_epoch
         self.share: SharePartition | None = None
         self.refusal: KafkaError | None = None
-        """Why this share partition has ended; None while it is in use."""
+        """The reason why this share partition has ended; None while it is in use."""
         self.waiters: dict[Waiter, None] = {}
         self._state_epoch = -1
         self._persister = persister
@@ -93,7 +94,7 @@ class LedSharePartition:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_retired = False
-        """Whether the share partition is forgotten once everything is written."""
+        """Whether to end the share partition once everything is written."""
 
     # ---- loading
 
@@ -124,7 +125,7 @@ class LedSharePartition:
         self._task = begin(work, f"the share partition {self.key.text}", self._broken)
 
     def _broken(self, reason: str) -> None:
-        log.error("%s; it is loaded again", reason)
+        log.error("%s; it will be loaded again", reason)
         self.end(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
 
     def end(self, refusal: KafkaError) -> None:
@@ -143,18 +144,18 @@ class LedSharePartition:
         self.wake()
 
     def close(self) -> None:
-        """The broker stops."""
+        """End, because the broker is stopping."""
         self.end(KafkaError(ErrorCode.NOT_COORDINATOR, "the broker stops"))
         if self._task is not None:
             self._task.cancel()
 
     def wake(self) -> None:
-        """Records may be available: let the waiting fetches check again, after the current step of the event loop."""
+        """Let the waiting fetches check again for available records, after the current step of the event loop."""
         for waiter in self.waiters:
             asyncio.get_running_loop().call_soon(waiter.settle)
 
     def retire(self, is_retired: bool) -> None:
-        """Set whether to forget the share partition once everything is written, because no member of the group has a
+        """Set whether to end the share partition once everything is written, because no member of the group has a
         session on this broker."""
         self._is_retired = is_retired
         self._retire_at_rest()
@@ -186,7 +187,7 @@ class LedSharePartition:
         return written
 
     def release(self, member_id: str) -> None:
-        """The member is gone: release its records."""
+        """Release the records of a member whose session has ended."""
         if self.share is not None and self.refusal is None and self.share.release(member_id, self._rules().limits):
             self._write_on()
             self.wake()
@@ -216,7 +217,7 @@ class LedSharePartition:
     # ---- writing
 
     def _write_on(self) -> None:
-        """Write what is queued, unless a write is in progress: the next write then includes it."""
+        """Write the queued changes, unless a write is in progress. In that case, the next write includes them."""
         assert self.share is not None, "nothing is written before the state is loaded"
         queued = self.share.take_write()
         if queued is not None:
@@ -331,7 +332,8 @@ class ShareLeader:
             del self._led[led.key]
 
     def forget(self, topic_id: bytes, partition: int | None = None) -> None:
-        """This broker no longer leads the partition of a topic; None: any partition of it."""
+        """End the share partitions of a topic's partition that this broker no longer leads; None: of all its
+        partitions."""
         for key in [key for key in self._led if key.topic_id == topic_id]:
             if partition in (None, key.partition):
                 self._led[key].end(KafkaError(ErrorCode.FENCED_LEADER_EPOCH, "another broker leads the partition"))
@@ -339,11 +341,11 @@ class ShareLeader:
     # ---- sessions
 
     def close_session(self, key: SessionKey) -> None:
-        """The member ends its session: release its records."""
+        """Close a member's session at its request, and release its records."""
         self._release(self.sessions.close(key))
 
     def closed(self, connection: int) -> None:
-        """A connection was closed: end its session, and release the member's records."""
+        """End the session of a closed connection, and release the member's records."""
         self._release(self.sessions.closed(connection))
 
     def _release(self, session: ShareSession | None) -> None:
@@ -357,7 +359,7 @@ class ShareLeader:
                 self._led[key].retire(True)
 
     def close(self) -> None:
-        """The broker stops."""
+        """End, because the broker is stopping."""
         self.sessions.clear()
         for led in list(self._led.values()):
             led.close()

@@ -1,11 +1,12 @@
 """The share partitions of one partition of `__share_group_state`: a Machine (`machine/contract.py`).
 
 Hard state is one ShareState for each share partition, and the offset of its last snapshot: everything below the lowest
-of these offsets is no longer needed. Soft state is when each snapshot was written, and how many updates follow it.
+of these offsets is no longer needed. Soft state is the time at which each snapshot was written, and the
+number of updates that follow it.
 
 After a number of updates, the next record of a key is a snapshot. The last snapshot of a key that is seldom written
-would prevent the deletion of the log from there on, so a round over all keys writes another snapshot of such keys, if
-other keys have been written in the meantime.
+would prevent the deletion of all later records. For this reason, a round over all keys writes another snapshot of such
+keys, if other keys have been written in the meantime.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from kpybroker.shares.keys import ShareKey
 from kpybroker.shares.state import NO_EPOCH, ShareState, initialized
 
 WRITTEN_A_TICK = 100
-"""The most records that one step of a round writes."""
+"""The maximum number of records that one step of a round writes."""
 BATCHES_MAX = 20_000
-"""The most batches of one share partition, of 20 bytes each: a snapshot must fit into a batch of the log. At most twice
-as many records as `group.share.partition.max.record.locks` are in flight."""
+"""The maximum number of batches of one share partition, of 20 bytes each: a snapshot must fit into a batch of the log.
+At most twice as many records as `group.share.partition.max.record.locks` are in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class ShareSettings:
         "share.coordinator.cold.partition.snapshot.interval.ms"
     )
     max_share_partitions: int = 1_000_000
-    """The most share partitions in one partition of `__share_group_state`."""
+    """The maximum number of share partitions in one partition of `__share_group_state`."""
 
 
 class ShareMachine:
@@ -57,10 +58,10 @@ class ShareMachine:
         """Hard: the offset of the last snapshot."""
         self._image = image
         self._updates: dict[ShareKey, int] = {}
-        """How many updates follow the last snapshot of each key."""
+        """The number of updates that follow the last snapshot of each key."""
         self._snapshot_ms: dict[ShareKey, int] = {}
-        """When the last snapshot of each key was written, by the steady clock; unknown for snapshots of earlier
-        coordinators."""
+        """The time at which the last snapshot of each key was written, by the steady clock; unknown for snapshots of
+        earlier coordinators."""
         self._now_ms: int | None = None
         """The steady time of the latest decision; None while the log is replayed."""
         self._begun_ms = 0
@@ -116,7 +117,7 @@ class ShareMachine:
             self._snapshot_ms[key] = self._now_ms
 
     def deadline_ms(self) -> int | None:
-        """When the next step of the round is due; at once after a replay."""
+        """The time at which the next step of the round is due. After a replay, it is due at once."""
         return 0 if self._round.at_ms is None else self._round.at_ms
 
     # ---- checks
@@ -146,7 +147,7 @@ class ShareMachine:
             raise KafkaError(ErrorCode.FENCED_STATE_EPOCH)
         self._check_topic(command.key)
         if known is not None and command.state_epoch == known.state_epoch and known.is_used(command.start):
-            return _answer(ticket, None)  # a late retry: since then, members have joined, which begins another epoch
+            return _answer(ticket, None)  # a late retry: members have joined since then, which has begun another epoch
         if known is None and len(self.states) >= self.settings.max_share_partitions:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the limit of share partitions is reached")
         state = initialized(known, command.state_epoch, command.start, now.wall_ms)

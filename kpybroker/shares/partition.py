@@ -1,9 +1,10 @@
-"""The records of one share partition that are in flight, as the leader of the partition remembers them (KIP-932).
+"""The records of one share partition that are in flight, in the memory of the partition's leader (KIP-932).
 
 The offsets from `start` to `end` are in flight: everything before them is acknowledged or archived, and nothing after
-them was ever delivered. They are kept as runs of offsets with the same state, which are split late and joined early;
-gaps in the log are in flight, too. Nothing here waits or reads a clock. Only what has been written to the share
-coordinator survives the leader, so an acknowledgement is first marked as pending, and takes effect when it is written.
+them was ever delivered. They are stored as runs of offsets with the same state, which are split as late and joined as
+early as possible. Gaps in the log are also in flight. Nothing here waits or reads a clock. When the leader fails, only
+the state that was written to the share coordinator remains, so an acknowledgement is first marked as pending, and takes
+effect when it has been written.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Limits(NamedTuple):
     """Settings of a group. They may change at any time, and a change applies from the next use on."""
 
     lock_ms: int
-    """How long a record stays acquired."""
+    """The time for which a record stays acquired."""
     max_deliveries: int
     """A record that was delivered this many times is archived instead of being delivered again."""
     max_in_flight: int
@@ -51,12 +52,12 @@ class Wish(NamedTuple):
 
     max_records: int
     batch_size: int
-    """A range of acquired records ends with the batch of the log with which it reaches this number of records."""
+    """The number of records after which a range of acquired records ends, at the end of a batch of the log."""
     is_exact: bool = False
 
 
 class Acquired(NamedTuple):
-    """A range of records that were acquired together. `deliveries` counts this delivery, too."""
+    """A range of records that were acquired together. `deliveries` includes this delivery."""
 
     first: int
     last: int
@@ -82,7 +83,8 @@ class Write(NamedTuple):
 
 
 class SharePartition:
-    """The records in flight. start: where the group begins; batches: the share coordinator's state from there on."""
+    """The records in flight. start: the offset at which the group begins; batches: the share coordinator's state from
+    there on."""
 
     def __init__(self, start: int, batches: Iterable[StateBatch] = ()) -> None:
         self.start = start
@@ -122,7 +124,7 @@ class SharePartition:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether everything is written, dead letters included."""
+        """Whether everything is written, including dead letters."""
         return not self._is_writing and not self._queued and not self.letters()
 
     def next_offset(self, limits: Limits) -> int | None:
@@ -133,7 +135,7 @@ class SharePartition:
         return self.end + 1 if self.in_flight < limits.max_in_flight else None
 
     def deadline_ms(self) -> int | None:
-        """When `expire` is due, or earlier; None if nothing is acquired."""
+        """The time at which `expire` is due, or an earlier time; None if nothing is acquired."""
         return self._deadlines[0] if self._deadlines else None
 
     def states(self) -> Iterator[tuple[int, DeliveryState, int, str | None]]:
@@ -208,8 +210,8 @@ class SharePartition:
 
     @staticmethod
     def _most(run: Run, limits: Limits) -> tuple[int, bool]:
-        """How many records of a run may be delivered together, and whether the number is reduced because one of the
-        records may be bad: it may be the reason why the run was delivered so often."""
+        """The maximum number of records of a run that may be delivered together, and whether the number is reduced
+        because the run was delivered so often that one of its records may be bad."""
         from_deliveries = -(-limits.max_deliveries // 2)
         if run.deliveries < from_deliveries:
             return run.size, False
@@ -313,7 +315,7 @@ class SharePartition:
                 raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "Member is not the owner of batch record")
 
     def release(self, member_id: str, limits: Limits) -> bool:
-        """The member is gone: release its records. Returns whether there were any."""
+        """Release the records of a member whose session has ended. Returns whether there were any."""
         return self._give_up([run for run in self._runs if run.member_id == member_id], limits)
 
     def expire(self, limits: Limits, now_ms: int) -> bool:
@@ -323,7 +325,7 @@ class SharePartition:
         return self._give_up([run for run in self._runs if run.state is ACQUIRED and run.deadline_ms <= now_ms], limits)
 
     def _give_up(self, runs: list[Run], limits: Limits) -> bool:
-        """Release acquired runs. Those with a pending acknowledgement are left to `written`."""
+        """Release acquired runs. `written` handles the runs with a pending acknowledgement."""
         changed = False
         for run in runs:
             if run.state is ACQUIRED and run.pending is None:
@@ -383,8 +385,8 @@ class SharePartition:
     # ---- the log
 
     def cut_start(self, log_start: int) -> bool:
-        """The log has been deleted below this offset: archive the available records there. Returns whether anything
-        changed."""
+        """Archive the available records below this offset, because the log has been deleted there. Returns whether
+        anything changed."""
         if log_start <= self.start:
             return False
         if log_start > self.end + 1 and not any(run.state in (ACQUIRED, ARCHIVING) for run in self._runs):
@@ -422,7 +424,7 @@ class SharePartition:
         return found
 
     def _settle(self) -> None:
-        """Join equal neighbours, and move the start past what is acknowledged or archived."""
+        """Join equal neighbours, and move the start past offsets that are acknowledged or archived."""
         joined: list[Run] = []
         for run in self._runs:
             if not joined and run.state in TERMINAL:

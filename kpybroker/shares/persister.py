@@ -1,6 +1,6 @@
 """Calls the coordinators of share partitions, on any broker, for partition leaders and for the group coordinator.
 
-A coordinator on this broker is called directly, others by requests of several rows. After an error that may pass, the
+A coordinator on this broker is called directly, others by requests of several rows. After a retriable error, the
 call is retried a few times.
 """
 
@@ -42,7 +42,7 @@ PASSING = frozenset(
 )
 """Errors after which the coordinator is looked up again."""
 AT_ONCE = 500
-"""The most share partitions for which one call has requests in progress at a time."""
+"""The maximum number of share partitions for which one call has requests in progress at a time."""
 
 
 class LoadedState(NamedTuple):
@@ -65,7 +65,7 @@ class Persister:
     """Finds the coordinator of each share partition in the metadata.
 
     - create_topic: creates `__share_group_state` unless it exists. Raises KafkaError.
-    - timeout_ms: returns how long to wait for a coordinator's answer.
+    - timeout_ms: returns the time to wait for a coordinator's response.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Persister:
                 raise
 
     async def summaries(self, keys: Sequence[ShareKey]) -> list[Summary | KafkaError]:
-        """The summary of each share partition, or why it is not known."""
+        """The summary of each share partition, or the error if it is not known."""
 
         async def ask(key: ShareKey) -> Summary | KafkaError:
             try:
@@ -118,7 +118,8 @@ class Persister:
     # ---- for the leaders of share partitions
 
     async def read(self, key: ShareKey, leader_epoch: int) -> LoadedState:
-        """The state for a new leader. Raises the KafkaErrors of `commands.Read`, or one if no coordinator answers."""
+        """The state for a new leader. Raises the KafkaErrors of `commands.Read`, or another one if no coordinator
+        responds."""
 
         async def here() -> LoadedState:
             state = await self._coordinator.read(Read(key, leader_epoch), self._timeout_ms())
@@ -142,8 +143,8 @@ class Persister:
         )
 
     async def write(self, command: Write) -> None:
-        """Return when the change is durable. Raises the KafkaErrors of `commands.Write`, or one if no coordinator
-        answers."""
+        """Return when the change is durable. Raises the KafkaErrors of `commands.Write`, or another one if no
+        coordinator responds."""
         key, rpc = command.key, write_share_group_state
         row = rpc.PartitionData(
             partition=key.partition,
@@ -211,8 +212,8 @@ class Persister:
     async def _ask(
         self, key: ShareKey, here: Callable[[], Awaitable[T]], api: StateApi, row: Any, read: Callable[[Any], T]
     ) -> T:
-        """The coordinator's answer: the result of `here` if it is on this broker; otherwise the API's row for the share
-        partition, converted by `read`. row: the row of the request."""
+        """The coordinator's response: the result of `here` if it is on this broker; otherwise the API's row for the
+        share partition, converted by `read`. row: the row of the request."""
         pause_s = FIRST_PAUSE_S
         for left in reversed(range(TRIES)):
             try:
@@ -241,15 +242,15 @@ class Persister:
         return leader
 
     def close(self) -> None:
-        """The broker stops."""
+        """Stop all calls, because the broker is stopping."""
         self._requests.close()
 
 
 def _nothing(_row: Any) -> None:
-    """Ignore the row: without an error, it only confirms."""
+    """Ignore the row. A row without an error only confirms the request."""
 
 
 async def _all(commands: Sequence[Any], do: Callable[[Any], Awaitable[None]]) -> None:
-    """Do all of them, some at a time. Raises the first refusal."""
+    """Execute all commands, a limited number at a time. Raises the first error."""
     for begin in range(0, len(commands), AT_ONCE):
         await asyncio.gather(*(do(command) for command in commands[begin : begin + AT_ONCE]))

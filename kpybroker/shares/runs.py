@@ -1,4 +1,4 @@
-"""Runs of offsets with the same state: what a share partition keeps about the records in flight."""
+"""Runs of offsets with the same state, in which a share partition stores the records in flight."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Run:
         """The number of records that were delivered together in the first delivery."""
         self.member_id: str | None = None
         self.deadline_ms = 0
-        """When the lock ends, if the run is acquired."""
+        """The time at which the lock ends, if the run is acquired."""
         self.pending: DeliveryState | None = None
         """The state of the run once a pending write has succeeded; None if none is pending."""
         self.is_rejected = False
@@ -78,7 +78,7 @@ class Run:
         self.is_rejected = self.is_rejected and state is ARCHIVING
 
     def wait(self, state: DeliveryState | None, *, is_rejected: bool = False) -> None:
-        """The run gets this state once it is written. None: the run keeps its state."""
+        """Store the state that the run will have once a write has succeeded. None: the run keeps its state."""
         self.pending, self.is_rejected = state, is_rejected
 
     def cut_at(self, offset: int) -> Run:
@@ -90,8 +90,8 @@ class Run:
         return rest
 
     def takes(self, other: Run) -> bool:
-        """Take over the offsets of the next run, if both are in the same state and not acquired. Returns whether that
-        happened."""
+        """Append the offsets of the next run to this run, if both have the same state and are not acquired. Returns
+        whether this was done."""
         if self.state != other.state or self.state is ACQUIRED:
             return False
         if self.state in (AVAILABLE, ARCHIVING) and self.deliveries != other.deliveries:

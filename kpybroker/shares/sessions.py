@@ -1,4 +1,4 @@
-"""Share sessions (KIP-932): which partitions each member fetches. They exist only in the memory of one broker.
+"""Share sessions (KIP-932): the partitions that each member fetches. They exist only in the memory of one broker.
 
 A session belongs to the connection that opened it, and ends with that connection. ShareFetch and ShareAcknowledge
 requests both advance its epoch.
@@ -14,7 +14,7 @@ from kpybroker.topics import TopicIdPartition
 
 OPENING, CLOSING = 0, -1
 LOOKED_AT_ONCE = 500
-"""The most partitions that one fetch checks, in about ten milliseconds."""
+"""The maximum number of partitions that one fetch checks. This takes about ten milliseconds."""
 LAST_EPOCH = (1 << 31) - 1
 
 
@@ -26,7 +26,7 @@ class SessionKey(NamedTuple):
 
 
 class ShareSession:
-    """The partitions that one member fetches, in the order in which it named them."""
+    """The partitions that one member fetches, in the order in which it added them."""
 
     __slots__ = ("connection", "epoch", "key", "places", "unanswered")
 
@@ -37,7 +37,7 @@ class ShareSession:
         """The epoch of the next request."""
         self.places: dict[TopicIdPartition, None] = {}
         self.unanswered: set[TopicIdPartition] = set()
-        """Partitions that no response has named yet."""
+        """Partitions that no response has contained yet."""
 
     def add(self, places: Sequence[TopicIdPartition]) -> None:
         """Add partitions to the session."""
@@ -46,7 +46,7 @@ class ShareSession:
         self.unanswered.update(new)
 
     def answered(self, places: Iterable[TopicIdPartition]) -> None:
-        """A response includes these partitions."""
+        """Record that a response includes these partitions."""
         self.unanswered.difference_update(places)
 
     def forget(self, places: Iterable[TopicIdPartition]) -> None:
@@ -118,7 +118,7 @@ class ShareSessions:
         return session
 
     def closed(self, connection: int) -> ShareSession | None:
-        """A connection was closed: end its session, and return it; None if it had none."""
+        """End the session of a closed connection, and return it; None if it had none."""
         session = self._by_connection.get(connection)
         return None if session is None else self.close(session.key)
 

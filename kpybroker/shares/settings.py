@@ -44,7 +44,7 @@ class GroupRules(NamedTuple):
 
     @property
     def is_committed(self) -> bool:
-        """Whether records of transactions are delivered only once these have committed."""
+        """Whether records of transactions are delivered only once the transactions are committed."""
         return self.share_isolation_level == "read_committed"
 
 

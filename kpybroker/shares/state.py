@@ -1,4 +1,4 @@
-"""The state of one share partition, as its coordinator keeps it: a value, and how records change the value."""
+"""The state of one share partition, as its coordinator stores it, and the changes that records make to it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from kpybroker.shares.batches import StateBatch, merged
 
 UNINITIALIZED = -1
-"""A start offset that is not known yet: the leader finds it by share.auto.offset.reset. In an update: the start offset
-does not change."""
+"""A start offset that is not known yet: the leader determines it by share.auto.offset.reset. In an update: the start
+offset does not change."""
 NO_COUNT = -1
 NO_EPOCH = -1
 """In a request: the epoch is not checked."""

@@ -1,6 +1,7 @@
 """Requests to share coordinators on other brokers: each has the rows of several share partitions, as in Kafka.
 
-For each broker, API and group there is one request at a time. What is asked meanwhile goes into the next one.
+For each broker, API and group there is one request at a time. Rows that are added in the meantime are sent in the next
+request.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from kpybroker.wire.rpc import (
 )
 
 ROWS_MAX = 500
-"""The most share partitions of one request."""
+"""The maximum number of share partitions in one request."""
 BATCHES_MAX = 50_000
-"""The most batches of delivery states of one request of several share partitions: the Api table limits the elements of
-a request."""
+"""The maximum number of batches of delivery states in a request with several share partitions: the Api table limits the
+elements of a request."""
 
 
 class StateApi(NamedTuple):
@@ -73,7 +74,7 @@ class StateRequests:
 
     async def ask(self, node_id: int, api: StateApi, key: ShareKey, row: Any, timeout_ms: int) -> Any:
         """The row of the response for a share partition. row: its row of the request. Raises KafkaError:
-        NETWORK_EXCEPTION if the broker does not answer."""
+        NETWORK_EXCEPTION if the broker does not respond."""
         line = _Line(node_id, api, key.group_id)
         loop = asyncio.get_running_loop()
         asked = _Asked(key, row, loop.create_future())
@@ -83,7 +84,7 @@ class StateRequests:
         return await asked.answer
 
     async def _send_on(self, line: _Line, timeout_ms: int) -> None:
-        """Send requests until nobody waits. The first one goes out at the end of this turn of the event loop."""
+        """Send requests until no row is left. The first request is sent at the end of this turn of the event loop."""
         try:
             while some := self._next(line):
                 await self._send(line, some, timeout_ms)
@@ -91,7 +92,7 @@ class StateRequests:
             del self._sending[line]
 
     def _next(self, line: _Line) -> dict[ShareKey, _Asked]:
-        """Take the rows of the next request: each share partition once."""
+        """Remove and return the rows of the next request. It contains each share partition at most once."""
         some: dict[ShareKey, _Asked] = {}
         rest = []
         left = BATCHES_MAX
@@ -115,7 +116,7 @@ class StateRequests:
         try:
             told = await self._connections.ask(line.node_id, line.api.name, request, timeout_ms)
         except LOST as lost:
-            refusal = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {line.node_id} did not answer: {lost}")
+            refusal = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"broker {line.node_id} did not respond: {lost}")
             for asked in some.values():
                 _settle(asked, refusal)
             return
@@ -136,7 +137,7 @@ class StateRequests:
             )
 
     def close(self) -> None:
-        """The broker stops: nobody gets an answer any more."""
+        """Cancel all requests, because the broker is stopping. Their callers receive no response."""
         for task in self._sending.values():
             task.cancel()
         for waiting in self._waiting.values():

@@ -23,7 +23,7 @@ __all__ = ["Broker", "BrokerStartError", "Cluster", "Kafka", "ReceivedRecord"]
 
 
 def __getattr__(name: str) -> object:
-    """Import a class at its first use: pytest loads this package in every session, also without brokers."""
+    """Import a class at its first use: pytest loads this package in every session, even if no test uses a broker."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,8 +1,8 @@
-"""Brokers under test, each in a process of its own: `Broker` is one, `Cluster` several.
+"""Brokers for tests, each in its own process: `Broker` is one broker, `Cluster` is several.
 
 They listen on free ports of 127.0.0.1 and keep these ports and their data while they are stopped and started. The data
-is in a temporary directory. A small process removes it once the test process and all brokers have ended, however they
-ended.
+is in a temporary directory. A small process removes the directory once the test process and all brokers have ended,
+even if they were killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kpybroker.testing.node_process import STOP_TIMEOUT_S, BrokerStartError, Nod
 from kpybroker.testing.output import BrokerOutput
 
 PREFIX = "kpybroker-"
-"""Begins the names of temporary directories."""
+"""The prefix of the names of temporary directories."""
 DATA_DIR_SETTINGS = ("log.dir", "log.dirs")
 _REMOVE = "import shutil, sys; sys.stdin.buffer.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
 """The program that removes the directory when every process that holds the other end of its input has ended."""
@@ -35,7 +35,7 @@ _REMOVE = "import shutil, sys; sys.stdin.buffer.read(); shutil.rmtree(sys.argv[1
 class Cluster(Kafka):
     """Several brokers, which are also the voters. Topics have up to three replicas, and acks=all needs two.
 
-    A context manager, `async with` included. Without one, call `start()` first and `close()` last.
+    A context manager, also for `async with`. Without a `with` statement, call `start()` first and `close()` last.
     """
 
     running: ClassVar[set[Cluster]] = set()
@@ -136,7 +136,7 @@ class Cluster(Kafka):
 
     def _start(self, nodes: Iterable[NodeProcess]) -> None:
         for node in nodes:
-            node.kill()  # what is left of a process that has ended
+            node.kill()  # the remains of a process that has ended
             node.start()
         for node in nodes:
             self._ready[node.node_id] = node.wait_until_ready()
@@ -147,7 +147,7 @@ class Cluster(Kafka):
             each.stop()
 
     def restart(self, node: int | None = None) -> None:
-        """Stop a broker, or all, and start again."""
+        """Stop a broker, or all, and start it again."""
         self.stop(node)
         self.start(node)
 
@@ -157,7 +157,7 @@ class Cluster(Kafka):
             each.kill()
 
     def pause(self, node: int | None = None) -> None:
-        """Halt a broker, or all: connections stay open, and nothing is answered. Raises RuntimeError if it is
+        """Halt a broker, or all: connections stay open, and requests get no response. Raises RuntimeError if it is
         stopped."""
         for each in self._chosen(node):
             each.pause()
@@ -171,11 +171,11 @@ class Cluster(Kafka):
     def fault(self, api: str, *, node: int | None = None, **what: Unpack[FaultArguments]) -> Iterator[Fault]:
         """Disturb requests of clients within a `with` block, at one broker or at all.
 
-        `api` is the name of a request, such as "Produce". Exactly one of these says what happens: `error` (the name of
-        an error code that it gets), `delay_s`, `no_reply`, `disconnect`, or `lost_reply` (it is processed, and the
-        connection breaks before the reply). These say which requests, counted at each broker: `topic`, `group`,
-        `client_id`, `skip` (how many pass first), `times` (how many are affected then), `probability`. Requests of
-        brokers are not affected. Raises ValueError for a fault that can never match.
+        `api` is the name of a request, such as "Produce". Exactly one of these arguments sets the effect: `error` (the
+        name of the error code in the response), `delay_s`, `no_reply`, `disconnect`, or `lost_reply` (the request is
+        processed, and the connection is closed before the response). These select the requests, counted at each broker:
+        `topic`, `group`, `client_id`, `skip` (the number that pass first), `times` (the number that are affected after
+        that), `probability`. Requests of brokers are not affected. Raises ValueError for a fault that can never match.
         """
         fault = Fault(self._chosen(node), api, what)
         try:
@@ -184,7 +184,7 @@ class Cluster(Kafka):
             fault.heal()
 
     def close(self) -> None:
-        """End all brokers at once, as their data is no longer needed, and remove it."""
+        """Kill all brokers, because their data is no longer needed, and remove the data."""
         Cluster.running.discard(self)
         for node in self._nodes.values():
             node.kill()
@@ -208,7 +208,7 @@ class Cluster(Kafka):
         return self._nodes[node]
 
     def _open(self) -> None:
-        """Make the directory and plan the brokers. Raises BrokerStartError for invalid settings."""
+        """Create the directory and plan the brokers. Raises BrokerStartError for invalid settings."""
         directory = self._directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         reading, writing = os.pipe()
         self._alive = os.fdopen(writing, "wb", buffering=0)

@@ -1,4 +1,4 @@
-"""A disturbance of requests that a test has asked for, at one broker or at several."""
+"""Faults that tests inject into requests of clients, at one broker or at several."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class FaultArguments(TypedDict, total=False):
 
 
 class Fault:
-    """A fault while it lasts, and its count afterwards."""
+    """An injected fault. After its end, it still has its count."""
 
     def __init__(self, nodes: Sequence[NodeProcess], api: str, what: FaultArguments) -> None:
-        """Inject it at these nodes. Raises ValueError for a fault that can never match."""
+        """Inject the fault at these nodes. Raises ValueError for a fault that can never match."""
         self._api = api
         command = _command(api, what)
         self._numbers: dict[NodeProcess, int] = {}
@@ -52,12 +52,12 @@ class Fault:
 
     @property
     def hits(self) -> int:
-        """How many requests it has affected. Those at a broker that has ended since are not known."""
+        """The number of requests that the fault has affected, except at brokers that have ended since."""
         numbers = ((node, number) for node, number in self._numbers.items() if self._lasts_at(node))
         return self._hits + sum(int(node.command({"do": "hits", "fault": at})["hits"]) for node, at in numbers)
 
     def wait_hit(self, count: int = 1, timeout_s: float = HIT_TIMEOUT_S) -> None:
-        """Wait until it has affected `count` requests. Raises AssertionError after `timeout_s`."""
+        """Wait until the fault has affected `count` requests. Raises AssertionError after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while (hits := self.hits) < count:
             if time.monotonic() > deadline:
@@ -67,14 +67,14 @@ class Fault:
             time.sleep(LOOK_EVERY_S)
 
     def heal(self) -> None:
-        """Remove it. Brokers that have ended since have removed it themselves."""
+        """Remove the fault. At brokers that have ended, it no longer exists."""
         numbers, self._numbers = self._numbers, {}
         for node, number in numbers.items():
             if self._lasts_at(node):
                 self._hits += node.command({"do": "heal", "fault": number})["hits"]
 
     def _lasts_at(self, node: NodeProcess) -> bool:
-        """Whether the process that has the fault still runs."""
+        """Whether the process that has the fault is still running."""
         return node.is_running and node.pid == self._pids.get(node)
 
 

@@ -20,7 +20,7 @@ from kpybroker.testing.secure_client import SecureClient
 
 T = TypeVar("T")
 Bytes = bytes | str | None
-"""Keys and values; text is encoded in UTF-8, and None is a null."""
+"""A key or a value. Text is encoded in UTF-8, and None is a null."""
 
 TIMEOUT_S = 15.0
 EXPECT_TIMEOUT_S = 10.0
@@ -32,15 +32,16 @@ _NOT_IN_TOPIC_NAMES = re.compile(r"[^a-zA-Z0-9._-]")
 
 
 class Kafka:
-    """A running cluster at `bootstrap`. Every call makes its own connection, so it works in any thread.
+    """A running cluster at `bootstrap`. Every call opens its own connection, so it works in any thread.
 
-    The calls block, also in a coroutine: there, use `asyncio.to_thread` where others must go on meanwhile. They raise
-    KafkaError for a refusal of the broker, CommandFailed where the cluster cannot be reached or something does not
-    exist, and OSError for lost connections.
+    The calls block, even in a coroutine: use `asyncio.to_thread` there if other tasks must continue in the meantime.
+    They raise KafkaError if the broker refuses a request, CommandFailed if the cluster cannot be reached or something
+    does not exist, and OSError for lost connections.
     """
 
     def __init__(self, bootstrap: str, properties: Path | None = None) -> None:
-        """`properties`: a file with the settings of a client, as Apache Kafka's tools take it. Raises ConfigError."""
+        """`properties`: a file with the settings of a client, in the format of Apache Kafka's tools. Raises
+        ConfigError."""
         if bootstrap:
             parse_bootstrap(bootstrap)
         self._bootstrap = bootstrap
@@ -67,7 +68,7 @@ class Kafka:
         return self.bootstrap
 
     def get_bootstrap_server(self) -> str:
-        """The same as `bootstrap`, by the name that testcontainers' KafkaContainer has for it."""
+        """The same as `bootstrap`. KafkaContainer of testcontainers has a method of this name."""
         return self.bootstrap
 
     @property
@@ -126,16 +127,17 @@ class Kafka:
         self._run(lambda client: operations.send(client, topic, records))
 
     def records(self, topic: str, *, at_most: int = operations.RECORDS_MAX) -> list[ReceivedRecord]:
-        """All records that the topic holds now, by partition and offset, also those of open or aborted transactions.
+        """All records in the topic, by partition and offset, including those of open or aborted transactions.
 
         Raises ValueError if there are more than `at_most`.
         """
         return self._run(lambda client: operations.records(client, topic, at_most))
 
     def expect(self, topic: str, count: int, timeout_s: float = EXPECT_TIMEOUT_S) -> list[ReceivedRecord]:
-        """Wait until the topic holds at least `count` records, and return all. The topic need not exist yet.
+        """Wait until the topic has at least `count` records, and return all of its records. The topic need not exist
+        yet.
 
-        Raises AssertionError after `timeout_s`, with the records that were there.
+        Raises AssertionError after `timeout_s`, with the records that were found.
         """
         found: list[ReceivedRecord] = []
 
@@ -156,7 +158,7 @@ class Kafka:
         return self._run(lambda client: operations.committed(client, group, topic))
 
     def lag(self, group: str, topic: str) -> int:
-        """How many offsets of the topic the group has not committed, over all partitions.
+        """The number of offsets of the topic that the group has not committed, over all partitions.
 
         A partition without a committed offset counts from its start.
         """
@@ -178,7 +180,7 @@ class Kafka:
         self._run(operations.reset)
 
     def _run(self, scenario: Callable[[Client], Awaitable[T]]) -> T:
-        """Run a scenario on a connection of its own, in a thread of its own as the caller may have an event loop."""
+        """Run a scenario with its own connection and in its own thread, because the caller may have an event loop."""
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(lambda: asyncio.run(self._with_client(scenario))).result()
 

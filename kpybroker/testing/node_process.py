@@ -1,7 +1,8 @@
 """One node of a test cluster: a child process that is started as often as needed, on the same port and data.
 
-A process and not a thread: CPU-bound tests would slow a broker in the same interpreter, a debugger that halts them
-would halt it, and a client library that blocks while it holds the GIL would wait forever. The node cannot outlive its
+The node is a process and not a thread, because CPU-bound tests would slow down a broker in the same interpreter, a
+debugger that halts the tests would halt the broker, and a client library that blocks while it holds the GIL would wait
+forever. The node cannot outlive its
 parent: it reads its standard input, which closes when the parent ends, even by SIGKILL.
 """
 
@@ -28,11 +29,11 @@ _MISUSED = 2
 
 
 class BrokerStartError(RuntimeError):
-    """A broker did not start; the text has the reason or its output."""
+    """A broker did not start; the text contains the reason or the output."""
 
 
 class ReadyFacts(NamedTuple):
-    """The contents of the line that a node prints when it serves."""
+    """The contents of the line that a node prints when it is ready."""
 
     bootstrap: str
     http: str | None
@@ -54,7 +55,7 @@ class NodeProcess:
         self._log_begins_at = 0
         self._is_paused = False
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        """The lines of its standard output that nobody has read; an empty one is its end."""
+        """The unread lines of the node's standard output; an empty line is its end."""
         self._one_command = threading.Lock()
 
     @property
@@ -66,11 +67,12 @@ class NodeProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process runs; a paused one does."""
+        """Whether the process is running, even if it is paused."""
         return self._process is not None and self._process.poll() is None
 
     def ended(self) -> str | None:
-        """How its process has ended by itself, such as `ended with code 1`; None while it runs or after `stop`."""
+        """How the process has ended by itself, for example `ended with code 1`; None while it is running or after
+        `stop`."""
         code = None if self._process is None else self._process.poll()
         return None if code is None else _how_it_ended(code)
 
@@ -83,12 +85,12 @@ class NodeProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C goes only to the tests, whose teardown may still need the broker
+                start_new_session=True,  # Ctrl-C must reach only the tests, whose teardown may still need the broker
                 pass_fds=(self._alive.fileno(),),
             )
 
     def wait_until_ready(self) -> ReadyFacts:
-        """Wait for the line that it prints when it serves. Raises BrokerStartError."""
+        """Wait for the line that the node prints when it is ready. Raises BrokerStartError."""
         process = self._process
         assert process is not None
         stdout = process.stdout
@@ -113,9 +115,9 @@ class NodeProcess:
         raise BrokerStartError(f"kpybroker {_how_it_ended(code)}: {output}")
 
     def command(self, command: Mapping[str, object]) -> dict[str, Any]:
-        """Send a command (`cli/fault_commands.py`) and return the answer.
+        """Send a command (`cli/fault_commands.py`) and return the response.
 
-        Raises ValueError if it is refused, RuntimeError if the broker does not run or is paused.
+        Raises ValueError if the command is refused, RuntimeError if the broker is not running or is paused.
         """
         with self._one_command:
             if not self.is_running or self._is_paused:
@@ -144,7 +146,7 @@ class NodeProcess:
             return log.read().decode(errors="replace").strip()
 
     def stop(self) -> None:
-        """Have it stop as on SIGTERM, and wait. Kills it after STOP_TIMEOUT_S."""
+        """Stop the node with SIGTERM, and wait. Kills it after STOP_TIMEOUT_S."""
         self.resume()
         if self._process is not None:
             self._process.terminate()
@@ -153,7 +155,7 @@ class NodeProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once, as kill -9 does, and wait for its end."""
+        """Kill the node as kill -9 does, and wait for its end."""
         process, self._process = self._process, None
         self._is_paused = False
         if process is not None:
@@ -164,7 +166,8 @@ class NodeProcess:
                     pipe.close()
 
     def pause(self) -> None:
-        """Halt the process: connections stay open, and nothing is answered. Raises RuntimeError if it is stopped."""
+        """Halt the process: connections stay open, and requests get no response. Raises RuntimeError if it is
+        stopped."""
         self._signal(signal.SIGSTOP)
         self._is_paused = True
         if sys.platform == "linux":  # the signal takes effect later

@@ -1,4 +1,4 @@
-"""The requests behind `Kafka`: each function works on a connected client. Raises KafkaError, CommandFailed, OSError."""
+"""The requests of `Kafka`: each function uses a connected client. Raises KafkaError, CommandFailed, OSError."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kpybroker.wire.rpc import create_topics, delete_topics
 from kpybroker.world.real import real_world
 
 RECORDS_MAX = 100_000
-"""The most records that one call returns, because they are held in memory."""
+"""The maximum number of records that one call returns, because they are held in memory."""
 
 
 class ReceivedRecord(NamedTuple):
@@ -103,7 +103,8 @@ async def committed(client: Client, group: str, topic: str) -> dict[int, int]:
 
 
 async def lag(client: Client, group: str, topic: str) -> int:
-    """The offsets between the committed ones and the ends of all partitions; uncommitted partitions count whole."""
+    """The offsets between the committed ones and the ends of all partitions; partitions without a committed offset
+    count in full."""
     partitions = [row.partition_index for row in (await client.topic(topic)).partitions]
     offsets = await committed(client, group, topic)
     starts = await client.list_offsets({(topic, partition): EARLIEST for partition in partitions})

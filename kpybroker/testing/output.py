@@ -1,4 +1,4 @@
-"""Standard error of the nodes of a test cluster, for the reports of failed tests."""
+"""Reads the standard error of the nodes of a test cluster, for the reports of failed tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BrokerOutput:
     def since(self, sizes: dict[str, int], at_most: int = SHOWN_BYTES) -> str:
         """The output since `sizes` was taken, at most the last `at_most` bytes of each file; empty if there is none.
 
-        The name of its file precedes the text if there are several nodes.
+        If there are several nodes, the name of each file precedes its text.
         """
         files = self._files()
         texts = []

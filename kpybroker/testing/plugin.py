@@ -1,7 +1,7 @@
 """The pytest plugin: the fixtures `kpybroker`, `kpybroker_cluster`, `kpybroker_secure` and `kpybroker_fresh`.
 
-The report of a failed test shows the standard error of the brokers during the test, and how they ended. Tests without
-brokers import only this file.
+The report of a failed test shows the standard error of the brokers during the test, and how they ended. A test session
+without brokers imports only this file.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def kpybroker(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     """A broker for the session: `.bootstrap` for any client, `.topic(prefix)` for a unique topic name.
 
-    It starts when a test first requests it, on a free port with a temporary directory, and ends with the session. Under
-    pytest-xdist every worker has its own. With `--kpybroker-bootstrap`, it is that cluster.
+    It starts when a test first requests it, on a free port with a temporary directory, and stops at the end of the
+    session. Under pytest-xdist, every worker has its own broker. With `--kpybroker-bootstrap`, the fixture is that
+    cluster.
     """
     external = request.config.getoption(BOOTSTRAP)
     if external is not None:
@@ -71,7 +72,7 @@ def kpybroker(request: pytest.FixtureRequest) -> Iterator[Kafka]:
 def kpybroker_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of three brokers for the session: topics have three replicas, and acks=all needs two.
 
-    Otherwise like `kpybroker`; `.bootstrap` names all three brokers.
+    Otherwise like `kpybroker`; `.bootstrap` contains all three brokers.
     """
     _skip_if_external(request)
     from kpybroker.testing import Cluster
@@ -97,7 +98,7 @@ def kpybroker_secure(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def kpybroker_fresh(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A broker for one test, which may stop and kill it: a Broker, or a Cluster if the test's marker says so.
 
-    `@pytest.mark.kpybroker(settings={"num.partitions": 3}, brokers=3, secure=False)` sets what it is like.
+    `@pytest.mark.kpybroker(settings={"num.partitions": 3}, brokers=3, secure=False)` sets its properties.
     """
     _skip_if_external(request)
     from kpybroker.testing import Broker, Cluster
@@ -117,7 +118,7 @@ class _Marked:
 
 
 def _marked(item: pytest.Item) -> _Marked:
-    """The arguments of the test's marker; those nearest to the test win. Raises pytest.UsageError."""
+    """The arguments of the test's marker; the marker nearest to the test takes precedence. Raises pytest.UsageError."""
     arguments: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers(MARKER))):
         try:

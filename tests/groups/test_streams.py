@@ -1,4 +1,4 @@
-"""Streams groups (KIP-1071): who has which tasks, when a task moves, and what a replay finds."""
+"""Tests streams groups (KIP-1071): the owners of tasks, moves of tasks, and the state after a replay."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def state(machine: GroupMachine) -> dict[str, Any]:
 
 
 def check_replay(stage: Stage) -> None:
-    """A coordinator that replays the log finds the same groups."""
+    """Check that a coordinator that replays the log has the same groups."""
     replayed = stage.replayed()
     replayed.decide(None, ListGroups(), stage.now)  # type: ignore[arg-type]  # nobody waits for it
     assert state(replayed) == state(stage.machine)
@@ -198,7 +198,7 @@ class Broken(AssertionError):
 
 
 def check_owners(clients: list[Client]) -> None:
-    """No task is active at two members, and no process has a task twice. Raises Broken."""
+    """Check that no task is active on two members, and that no process has a task twice. Raises Broken."""
     twice = [task for task, count in Counter(task for each in clients for task in each.active).items() if count > 1]
     for process in {each.process for each in clients}:
         mine = [task for each in clients if each.process == process for task in (*each.active, *each.standby)]
@@ -208,7 +208,7 @@ def check_owners(clients: list[Client]) -> None:
 
 
 def beat_or_abandon(stage: Stage, client: Client, **how: bool) -> None:
-    """A heartbeat; a member that is fenced gives everything up."""
+    """Send a heartbeat. A fenced member abandons all its tasks."""
     try:
         client.beat(stage, **how)
     except KafkaError as refusal:
@@ -218,7 +218,8 @@ def beat_or_abandon(stage: Stage, client: Client, **how: bool) -> None:
 
 
 def play(seed: int, steps: int = STEPS) -> Stage:
-    """Clients that join, leave, crash, miss responses; topics and settings that change; coordinators that end."""
+    """Run random events: clients join, leave, crash and miss responses; topics and settings change; coordinators
+    end."""
     chance = Random(seed)
     stage = staged(partitions=4)
     clients = [Client(name, process, STATEFUL) for name, process in zip("abcd", "ppqr", strict=True)]
@@ -234,7 +235,7 @@ def play(seed: int, steps: int = STEPS) -> Stage:
             configure(stage, num_standby_replicas=chance.randrange(3))
         elif what == 3:
             stage.wait(chance.randrange(AT_ONCE.streams_session_timeout_ms))
-            for each in clients:  # it notices that its session is over
+            for each in clients:  # the member learns that its session has ended
                 if each.is_in and each.member not in group_of(stage.machine).members:
                     each.abandon()
         else:
@@ -246,7 +247,7 @@ def play(seed: int, steps: int = STEPS) -> Stage:
 
 
 def settle(stage: Stage, clients: list[Client]) -> None:
-    """With heartbeats alone, each task gets its owner."""
+    """Check that heartbeats alone are enough to assign each task to its owner."""
     for _ in range(3 * len(clients)):
         for client in clients:
             beat_or_abandon(stage, client)
@@ -264,7 +265,7 @@ def test_no_task_has_two_owners_and_each_gets_one(seed: int) -> None:
 
 
 def hasty(group: StreamsGroup, member: Any, epoch: int, target: Tasks, owned: Tasks | None) -> CurrentAssignment:
-    """Gives every member its target at once."""
+    """A mutant that assigns every member its target at once."""
     current = member.current
     if member.is_at(epoch):
         return CurrentAssignment(*current)

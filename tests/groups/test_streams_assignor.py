@@ -1,4 +1,4 @@
-"""The assignor of streams groups: each task once, evenly, and where it was."""
+"""Tests the assignor of streams groups: it assigns each task once and evenly, and moves as few tasks as possible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def members(processes: Mapping[str, str], before: Mapping[str, Tasks]) -> dict[s
 
 
 def check(assign: Assign, processes: Mapping[str, str], those: Mapping[str, TaskCount], replicas: int) -> None:
-    """The laws of one assignment, made from nothing."""
+    """Check the laws of one assignment without previous tasks."""
     plan = assign(members(processes, {}), those, replicas)
     assert plan.keys() == processes.keys()
     active = Counter(task for tasks in plan.values() for task in tasks.active)
@@ -86,7 +86,7 @@ def test_a_copy_of_the_state_becomes_the_task() -> None:
 
 
 def lazy(those_members: Mapping[str, MemberTasks], those: Mapping[str, TaskCount], replicas: int) -> dict[str, Tasks]:
-    """Gives one member everything."""
+    """A mutant that assigns all tasks to one member."""
     return {
         member: Tasks(frozenset(every(those)) if member == min(those_members) else frozenset())
         for member in those_members
@@ -96,7 +96,7 @@ def lazy(those_members: Mapping[str, MemberTasks], those: Mapping[str, TaskCount
 def generous(
     those_members: Mapping[str, MemberTasks], those: Mapping[str, TaskCount], replicas: int
 ) -> dict[str, Tasks]:
-    """Gives every member everything."""
+    """A mutant that assigns all tasks to every member."""
     return {member: Tasks(frozenset(every(those))) for member in those_members}
 
 

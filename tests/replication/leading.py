@@ -20,8 +20,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Host(Hosting):
-    """The partitions of a node, with its flush queue. `proposed` has the partitions that have proposed an in-sync
-    set."""
+    """The partitions of a node, with its flush queue. `proposed` has the partitions that have proposed an ISR."""
 
     def __init__(self, rules: ReplicaRules, propose: Callable[[Partition], None] | None = None) -> None:
         self.queue = FlushQueue()

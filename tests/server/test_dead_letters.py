@@ -1,4 +1,4 @@
-"""Dead letters of share groups (KIP-1191) on a real node: what is written, and what becomes of the records."""
+"""Dead letters of share groups (KIP-1191) on a real node: their contents, and the states of the original records."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ async def make_letters(peer: Peer, **settings: str) -> None:
 
 
 async def begin(peer: Peer, *, copies: bool = False, **settings: object) -> bytes:
-    """A group with a dead letter topic, and a topic with twenty records, of which it fetches all; the topic's id."""
+    """Create a group with a dead letter topic and a topic with twenty records, and fetch all of them. Returns the
+    topic's id."""
     assert await finalize(peer, 2) == 0
     topic_id = await started(peer, **settings)
     own = {"errors.deadletterqueue.topic.name": LETTERS}
@@ -79,7 +80,7 @@ async def begin(peer: Peer, *, copies: bool = False, **settings: object) -> byte
 
 
 async def letters(peer: Peer, node: Node, count: int) -> list[Record]:
-    """The first dead letters; waits until there are `count`."""
+    """Wait until there are `count` dead letters, and return them."""
     while LETTERS not in node.broker.metadata.image.topics:
         await asyncio.sleep(0)
     topic_id = node.broker.metadata.image.topics[LETTERS].id
@@ -142,7 +143,7 @@ def test_copies_have_the_records_key_value_and_headers(tmp_path: Path) -> None:
         await make_letters(peer)
         await fetch(peer, topic_id, 0)
         assert codes(await acknowledge(peer, topic_id, 1, (8, 12, RELEASE))) == [0]
-        for number in range(5):  # the last delivery of a record is alone
+        for number in range(5):  # in its last delivery, a record is delivered alone
             assert ranges(await fetch(peer, topic_id, 2 + 2 * number)) == [(8 + number, 8 + number, 2)]
             told = await acknowledge(peer, topic_id, 3 + 2 * number, (8 + number, 8 + number, RELEASE))
             assert codes(told) == [0]

@@ -47,7 +47,7 @@ class Stage:
         return self.start + len(self.log)
 
     def ask(self, command: Any) -> Any:
-        """Run one step; returns the answer, or the refusal."""
+        """Run one step. Returns the answer or the error."""
         ticket: Any = object()
         try:
             outcome = self.machine.decide(ticket, command, Moment(self.now_ms, self.now_ms + 7))
@@ -67,7 +67,7 @@ class Stage:
         return int(answer.code) if isinstance(answer, KafkaError) else 0
 
     def wait(self, for_ms: int) -> None:
-        """Let time pass, waking the machine at each of its deadlines."""
+        """Advance the clock, and run the machine at each of its deadlines."""
         end_ms = self.now_ms + for_ms
         while (deadline_ms := self.machine.deadline_ms()) is not None and deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, deadline_ms)
@@ -88,7 +88,7 @@ class Stage:
         return machine
 
     def restart(self) -> None:
-        """Drop the coordinator; another one replays the log."""
+        """Replace the coordinator by one that replays the log."""
         self.machine = self.replayed()
         self.ask(Tick())
 

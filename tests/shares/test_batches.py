@@ -1,4 +1,5 @@
-"""Merging batches of delivery states gives the same state for each offset, whatever the order of the deltas."""
+"""Tests that merging batches of delivery states results in the same state for each offset, in any order of the
+deltas."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def test_deltas_may_come_late_and_twice(one: list[StateBatch], other: list[State
 
 
 def test_kafkas_example() -> None:
-    """As Apache Kafka 4.3.1 answered."""
+    """The expected values are from Apache Kafka 4.3.1."""
     known = merged((), [StateBatch(5, 9, 2, 1), StateBatch(10, 12, 0, 2)], 5)
     assert merged(known, [StateBatch(12, 14, 2, 1)], 5) == (
         StateBatch(5, 9, 2, 1),

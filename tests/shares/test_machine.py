@@ -1,4 +1,4 @@
-"""The share coordinator's machine: which requests it refuses, and what a replay of its log gives, pruned or not."""
+"""Tests the share coordinator's machine: the requests that it refuses, and the state after a replay, pruned or not."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_new_beginning_forgets_the_batches() -> None:
     ],
 )
 def test_a_late_retry_undoes_nothing(start: int, use: Any) -> None:
-    """The simulator's seed 1125: an initialization was tried again after members had joined and consumed."""
+    """The simulator's seed 1125: an initialization was retried after members had joined and consumed."""
     stage = Stage()
     assert stage.code(Initialize(key(), 1, start)) == 0
     assert stage.code(use) == 0

@@ -1,5 +1,5 @@
-"""The records in flight of a share partition: which members hold them, how often they were delivered, and what is
-written."""
+"""Tests the records in flight of a share partition: the members that hold them, their delivery counts, and the
+writes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def code_of(share: SharePartition, member: str, *told: tuple[int, int, Any], now
     return 0
 
 
-# -- as Apache Kafka 4.3.1 answered ------------------------------------------------------------------------------------
+# -- the responses of Apache Kafka ------------------------------------------------------------------------------------
 
 
 def test_batches_are_acquired_whole_unless_the_fetch_is_exact() -> None:
@@ -352,8 +352,8 @@ def test_a_reject_that_is_not_written_leaves_no_dead_letter() -> None:
 @given(st.data())
 @settings(deadline=None)
 def test_each_record_is_archived_or_acknowledged_exactly_when_it_may_be(data: st.DataObject) -> None:
-    """Whatever happens in whatever order: a rejected record is archived only after its dead letter was handed out, and
-    in the end everything is terminal."""
+    """In any order of events, a rejected record is archived only after its dead letter was written, and in the end
+    every record is in a final state."""
     share, log, handed, rejected = SharePartition(0), tens(3), set[int](), set[int]()
     held: set[int] = set()
     for _ in range(data.draw(st.integers(1, 30))):

@@ -1,4 +1,4 @@
-"""Records of `__share_group_state`: written records are read back, and unreadable ones are damage."""
+"""Tests the records of `__share_group_state`: written records are read back, and unreadable records raise Damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share sessions: which partitions a fetch reads."""
+"""Tests share sessions: the partitions that a fetch reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to share coordinators on another broker: many share partitions in one request, each with its own answer."""
+"""Tests requests to share coordinators on another broker: one request for many share partitions, each with a result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTITIONS = ROWS_MAX + 20
 
 
 class Counted(BrokerConnections):
-    """Connections that note the number of rows of each request."""
+    """Connections that record the number of rows of each request."""
 
     sizes: list[int]
 

@@ -1,4 +1,5 @@
-"""The laws of share groups: each violation is reported as one sentence, and what a broker may do is no violation."""
+"""Tests the laws of share groups: each violation is reported as one sentence, and permitted behaviour is not
+reported."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ NOT_HELD, FENCED = int(ErrorCode.INVALID_RECORD_STATE), int(ErrorCode.NOT_LEADER
 
 
 class Case:
-    """A law with a clock; `holds` is what a look at the leader would find."""
+    """A law with a clock. `holds` is whether the leader would still have the reign and the session."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -43,7 +44,7 @@ class Case:
         self.now_s = now_s + self.history.began_at
 
     def lets_go(self) -> None:
-        """The leader no longer has the reign or the session."""
+        """Have the leader end the reign or the session."""
         self.holds = False
 
     def delivered(
@@ -55,7 +56,8 @@ class Case:
         return delivery
 
     def acknowledged(self, delivery: Delivery, kind: int, code: int | None = 0, *, is_sound: bool = True) -> None:
-        """code: the answer; None if there was none."""
+        """Record the result of an acknowledgement. code: the error code of the response; None if there was no
+        response."""
         each = [(delivery, int(kind))]
         self.law.acknowledges(0, each)
         if code is None:
@@ -72,7 +74,7 @@ class Case:
         self.history.sends("producer", sent)
 
     def told(self, sentence: str | None) -> None:
-        """The breaches are one with this sentence, or none."""
+        """Check that there is one breach with this sentence, or none."""
         assert [sentence in breach for breach in self.history.breaches] == ([True] if sentence else [])  # type: ignore[operator]
 
 
@@ -330,7 +332,7 @@ def test_delivered_records_are_those_of_the_log(case: Case) -> None:
     assert all(part in told for part in ("is b'other' for bob", "which no producer has sent", "which now has b'other'"))
 
 
-# ---- what the nodes have in memory
+# ---- states in the memory of nodes
 
 AVAILABLE, DONE = DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED
 

@@ -1,4 +1,4 @@
-"""Brokers that a test stops, kills and pauses: ports and data are kept, and nothing is left afterwards."""
+"""Tests brokers that a test stops, kills and pauses: ports and data are kept, and nothing remains after the test."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cluster() -> Iterator[Cluster]:
 def test_a_broker_that_cannot_start_reports_why(
     setting: str, value: object, told: str, brokers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In terms of the Python call, not of the command line; and it leaves nothing."""
+    """The error refers to the Python call, not to the command line, and nothing remains of the broker."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(BrokerStartError) as raised, Cluster(brokers, {setting: value}):
         pass
@@ -160,7 +160,7 @@ def test_a_killed_broker_leaves_no_directory(brokers: int, tmp_path: Path, monke
 
 
 def test_in_a_coroutine(broker: Broker) -> None:
-    """`async with`, and calls from a thread that has an event loop."""
+    """Covers `async with`, and calls from a thread that has an event loop."""
 
     async def there_and_back() -> list[bytes | None]:
         async with Broker() as own:
@@ -171,7 +171,7 @@ def test_in_a_coroutine(broker: Broker) -> None:
 
 
 def test_without_a_with_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As testcontainers' KafkaContainer is used in a fixture."""
+    """Covers calls of `start` and `close`, as testcontainers' KafkaContainer is used in a fixture."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     kafka = Broker().start()
     try:

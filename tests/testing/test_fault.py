@@ -1,4 +1,4 @@
-"""Faults in requests: a stock client sees each of them, and sees none after it has healed."""
+"""Tests faults in requests: a stock client is affected by each fault, but not after the fault has been removed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def topic(broker: Broker) -> str:
 
 
 def produced(broker: Cluster, topic: str, value: str = "x", **settings: Any) -> tuple[str | None, float]:
-    """The name of the delivery error, and the seconds that it took."""
+    """Produce a record. Returns the name of the delivery error, and the duration in seconds."""
     errors: list[Any] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap, **QUIET, **settings})
     producer.list_topics(topic, timeout=PATIENCE_S)
@@ -138,7 +138,8 @@ def test_some_of_many_requests(broker: Broker, topic: str) -> None:
 
 
 def test_requests_of_brokers_are_not_affected() -> None:
-    """Followers fetch, and the controller hears heartbeats: else nothing could be acknowledged by all."""
+    """Followers fetch, and the controller receives heartbeats: otherwise no record could be acknowledged with
+    acks=all."""
     with Cluster(config={"min.insync.replicas": 3}) as cluster:
         topic = cluster.topic(create=True)
         with (
@@ -229,7 +230,7 @@ def test_a_command_that_cannot_be_read_is_refused(line: bytes, broker: Broker, t
 
 @pytest.mark.parametrize("api", [api for api in API if api.audience is not Audience.BROKER], ids=lambda api: api.name)
 def test_every_request_of_clients_can_get_an_error(api: Api) -> None:
-    """Its response with the error can be encoded in every version; only a Produce with acks=0 has none."""
+    """The response with the error can be encoded in every version. Only a Produce with acks=0 has no response."""
     rule = rule_of({"api": api.name, "kind": "error", "error": "KAFKA_STORAGE_ERROR"})
     request = api.request(acks=-1) if api.name == "Produce" else api.request()
     for version in range(api.min, api.max + 1):

@@ -1,4 +1,4 @@
-"""The output that the brokers wrote since some moment: bounded, and read without disturbing them."""
+"""Tests that the output of the brokers since a given time is limited, and is read without disturbing them."""
 
 from __future__ import annotations
 

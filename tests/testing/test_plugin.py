@@ -1,4 +1,4 @@
-"""Tests of the pytest fixtures: a broker for the session, which is not started if it is not used, and stops however the
+"""Tests of the pytest fixtures: the broker of a session is started only if it is used, and stops regardless of how the
 session ends."""
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def test_a_marker_without_effect_is_refused(marker: str, fixture: str, told: str
 
 
 def test_the_same_tests_run_on_another_cluster(tmp_path: Path, kpybroker: Broker) -> None:
-    """The test kit starts nothing, and what needs brokers of its own is skipped with the reason."""
+    """The fixtures start no broker, and tests that need their own brokers are skipped with the reason."""
     topic = kpybroker.topic("orders")
     ended = session(
         tmp_path,

@@ -1,8 +1,9 @@
-"""The assignor of share groups (KIP-932, "simple"): which member fetches from which partitions.
+"""The assignor of share groups (KIP-932, "simple"), which distributes partitions over members.
 
-Members with the same topics share their partitions. If there are more members than partitions, each partition goes to
-about members / partitions members; otherwise each member gets about partitions / members partitions. So every partition
-has a member, and every member a partition. Within these limits, a member keeps the partitions that it has.
+Members with the same topics share their partitions. If there are more members than partitions, each partition is
+assigned to about members / partitions members. Otherwise each member is assigned about partitions / members partitions.
+So every partition has a member, and every member has a partition. Within these limits, a member keeps the partitions
+that it has.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def _spread(
     places: list[TopicIdPartition],
     held: Mapping[str, frozenset[TopicIdPartition]],
 ) -> None:
-    """Spread places over members with the same topics: members first keep places, then the rest is given out."""
+    """Distribute places over members with the same topics: members first keep places, then the other places are
+    assigned."""
     sharers = -(-len(members) // len(places))  # the most members that share a place
     assignments = max(len(places), len(members))
     share, more = divmod(assignments, len(members))
@@ -71,7 +73,7 @@ def _spread(
 
 
 def _give(plan: dict[str, set[TopicIdPartition]], place: TopicIdPartition, waiting: list[tuple[int, str]]) -> None:
-    """Give a place to the member with the fewest places."""
+    """Assign a place to the member with the fewest places."""
     count, member_id = waiting[0]
     plan[member_id].add(place)
     heapq.heapreplace(waiting, (count + 1, member_id))

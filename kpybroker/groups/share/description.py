@@ -1,4 +1,4 @@
-"""Share groups as ShareGroupDescribe and ListGroups show them."""
+"""Builds the rows of share groups in ShareGroupDescribe responses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Errands of the group coordinator at share coordinators: to initialize or delete the state of share partitions.
+"""Sends the group coordinator's requests to share coordinators: to initialize or delete the state of share partitions.
 
-An errand is run once the record that announces it has committed. If the group coordinator ends before the errand is
-done, the errand is cancelled, and the next coordinator runs it again: running it twice does no harm, as long as no
-member has consumed in the meantime.
+Such a request is called an errand. It is sent once the record that announces it is committed. If the group coordinator
+resigns before the errand is done, the errand is cancelled, and the next coordinator runs it again. Running an errand
+twice has no effect if no member has consumed in the meantime.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kpybroker.machine.runner import Runner
 NO_LIMIT_MS = 0
 RETRY_S = 0.05
 RUNNING_MAX = 100
-"""The most errands that run at a time, for each partition of `__consumer_offsets`."""
+"""The maximum number of errands that run at a time, for each partition of `__consumer_offsets`."""
 
 
 class InitializeState(NamedTuple):
@@ -62,11 +62,11 @@ class ErrandRunner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def serve(self, runner: Runner) -> None:
-        """Run the errands of a machine as long as its Runner is ready."""
+        """Run the errands of a machine while its Runner is ready."""
         self._begin(self._run_all(runner))
 
     def close(self) -> None:
-        """The broker stops."""
+        """Cancel all errands, because the broker is stopping."""
         for task in self._tasks:
             task.cancel()
 

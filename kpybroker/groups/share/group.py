@@ -1,7 +1,8 @@
 """One share group (KIP-932): its members, their assignments, and its share partitions. No clocks, no records.
 
-Several members may share a partition, so no member has to wait until another gives a partition up: each adopts its
-target with its next heartbeat. Only partitions whose state the share coordinator has initialized are assigned.
+Several members may share a partition, so no member has to wait until another member revokes a partition: each member
+adopts its target with its next heartbeat. Only partitions whose state the share coordinator has initialized are
+assigned.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class ShareMember:
         return self.rack_id, self.client_id, self.client_host, self.names
 
     def update(self, rack_id: str | None, client_id: str, client_host: str, names: Iterable[str] | None) -> None:
-        """Adopt what the client says about itself. If `names` is None, the subscription does not change."""
+        """Adopt the client's metadata. If `names` is None, the subscription does not change."""
         self.rack_id, self.client_id, self.client_host = rack_id, client_id, client_host
         if names is not None:
             self.names = tuple(dict.fromkeys(names))
@@ -94,7 +95,7 @@ class ShareGroup:
     )
 
     may_expire = False
-    """A share group has no offsets that could expire. It stays until it is deleted."""
+    """A share group has no offsets that could expire. It exists until it is deleted."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -102,7 +103,7 @@ class ShareGroup:
         self.metadata_hash = 0
         """The hash of the subscribed topics at the last bump of the epoch."""
         self.assigned_at_ms = 0
-        """When the target assignment was decided, by the wall clock, because the time is stored."""
+        """The time at which the target assignment was decided, by the wall clock, because it is stored."""
         self.decided_at_ms: int | None = None
         """The same time by the steady clock; None after a replay."""
         self.members: dict[str, ShareMember] = {}
@@ -131,7 +132,7 @@ class ShareGroup:
         return topic in self.topics()
 
     def usage(self) -> Usage:
-        """A share group commits no offsets. Offsets that a group of another kind committed under its id stay."""
+        """A share group commits no offsets. Offsets that a group of another kind committed under the same id remain."""
         return Usage(None, None)
 
     def check_delete(self) -> None:
@@ -193,17 +194,19 @@ class ShareGroup:
         self.epoch, self.metadata_hash = epoch, metadata_hash
 
     def assigned(self, epoch: int, wall_ms: int, now_ms: int | None) -> None:
-        """The target assignment of this epoch was decided at this time, by the wall clock and the steady one."""
+        """Record that the target assignment of this epoch was decided at this time, by the wall clock and the steady
+        clock."""
         self.assignment_epoch = epoch
         self.assigned_at_ms, self.decided_at_ms = wall_ms, now_ms
         self.is_pending = now_ms is None  # after a replay: more may have been initialized since then
 
     def decided(self, now_ms: int) -> None:
-        """Set when another coordinator decided the target assignment, by the steady clock."""
+        """Set the time at which another coordinator decided the target assignment, by the steady clock."""
         self.decided_at_ms = now_ms
 
     def compared_with(self, image: Any) -> None:
-        """The group has looked for new partitions of the subscribed topics in this Image; None: it must look again."""
+        """Record that the group has looked for new partitions of the subscribed topics in this Image; None: the group
+        must look again."""
         self.seen = image
 
     def remove(self, member: ShareMember) -> None:
@@ -219,7 +222,8 @@ class ShareGroup:
             _add(self.initializing, topic, state)
 
     def initialization_ended(self, topic: bytes, partitions: Iterable[int], *, done: bool) -> bool:
-        """The initialization of share partitions succeeded (`done`) or failed. Returns whether the group changes."""
+        """Record that the initialization of share partitions succeeded (`done`) or failed. Returns whether the group
+        changes."""
         state = self.initializing.get(topic)
         ended = frozenset(partitions) & (state.partitions if state is not None else frozenset())
         if state is None or not ended:
@@ -240,12 +244,12 @@ class ShareGroup:
         return tuple(sorted(frozenset[int]().union(*(state.partitions for state in states))))
 
     def deleted(self, topic: bytes) -> bool:
-        """The share partitions of a topic are deleted. Returns whether the group changes."""
+        """Record that the share partitions of a topic are deleted. Returns whether the group changes."""
         self.seen = None
         return self.deleting.pop(topic, None) is not None
 
     def drop(self, topic: bytes) -> bool:
-        """A topic was deleted, and its share partitions with it. Returns whether there were any."""
+        """Remove the share partitions of a deleted topic. Returns whether there were any."""
         known = [each.pop(topic, None) for each in (self.initializing, self.initialized)]
         return self.deleted(topic) or any(state is not None for state in known)
 

@@ -1,7 +1,7 @@
 """The share groups (KIP-932) of one partition of `__consumer_offsets`.
 
-Hard state is the last value of each record. When a coordinator begins, it builds the groups from these values; then the
-groups change together with the records that they write.
+Hard state is the last value of each record. When a coordinator starts, it builds the groups from these values. After
+that, the groups change together with the records that they write.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kpybroker.groups.share.transitions import Transitions
 from kpybroker.wire.rpc.list_groups import ListedGroup
 
 UNINITIALIZED = -1
-"""The start offset of share partitions whose leader finds it by share.auto.offset.reset."""
+"""The start offset of share partitions whose leader determines it by share.auto.offset.reset."""
 
 
 class ShareGroups(GroupKind):
@@ -96,7 +96,7 @@ class ShareGroups(GroupKind):
                 self._steps.begin_session(group, member, step.now_ms)
             for topic, state in list(group.initializing.items()):
                 known = group.initialized.get(topic)
-                if known is not None:  # an AlterShareOffsets began this; its caller is gone
+                if known is not None:  # an AlterShareOffsets command began this; its caller no longer waits
                     group.initialization_ended(topic, known.partitions & state.partitions, done=False)
             self._begin_to_initialize(group, group.initializing)
             for topic in group.deleting:
@@ -151,7 +151,8 @@ class ShareGroups(GroupKind):
         return ()
 
     def delete(self, ticket: Any, group_id: str, step: Step) -> None:
-        """Delete a group: first the state of its share partitions. The answer True means: that is done, call again."""
+        """Delete a group: first the state of its share partitions. The answer True means that the state is
+        deleted, and that `delete` must be called again."""
         group = self.groups[group_id]
         errands = [
             self._delete_all(group, topic) for topic in (*group.initializing, *group.initialized, *group.deleting)
@@ -205,7 +206,7 @@ class ShareGroups(GroupKind):
             group = self._find_or_make(command.group_id, step)
             step.write(records.epoch_record(group))
         group = self._find_empty(command.group_id)
-        if topic.id in group.deleting:  # if both ran at once, either could win
+        if topic.id in group.deleting:  # if both ran concurrently, either could be the last
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The state of topic {topic.name} is being deleted; retry."
             )
@@ -238,7 +239,7 @@ class ShareGroups(GroupKind):
             self._due.append(InitializeState(group.group_id, topic, group.epoch, partitions, starts))
 
     def _delete_all(self, group: ShareGroup, topic: bytes) -> DeleteState:
-        """Delete the state of a topic's share partitions; of all its current partitions if the group knows none."""
+        """Delete the state of a topic's share partitions, or of all its current partitions if the group has none."""
         partitions = group.delete(topic)
         known = self._image().topic_by_id(topic)
         if not partitions and known is not None:
@@ -248,7 +249,7 @@ class ShareGroups(GroupKind):
         return errand
 
     def _wait_for(self, errand: Errand, ticket: Any, step: Step, *, whole_group: bool = False) -> None:
-        """Answer the ticket when this errand is done."""
+        """Complete the ticket when this errand is done."""
         self._askers.setdefault(errand, []).append((ticket, whole_group))
         self._wake_runner(step)
 

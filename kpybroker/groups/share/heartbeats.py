@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat (KIP-932): a member joins, sends its subscription, gets its assignment, and leaves.
+"""ShareGroupHeartbeat (KIP-932): a member joins, sends its subscription, receives its assignment, and leaves.
 
 Errors are checked in Kafka's order.
 """
@@ -22,7 +22,7 @@ MEMBER_ID_MAX = 36
 
 
 class Heartbeats:
-    """Answers heartbeats, with the transitions in `Transitions`.
+    """Responds to heartbeats, with the transitions in `Transitions`.
 
     - find: the group of a heartbeat that does not join. Raises GROUP_ID_NOT_FOUND.
     - find_or_make: the group of a heartbeat that joins, created if needed.
@@ -94,7 +94,7 @@ class Heartbeats:
             )
 
     def _check_size(self, member: ShareMember, command: ShareHeartbeat) -> None:
-        """Raises UNKNOWN_SERVER_ERROR, as Kafka does, if a member is too large for a batch of the log."""
+        """Raises UNKNOWN_SERVER_ERROR, as Kafka does, if a member is too large for a batch."""
         names = command.request.subscribed_topic_names
         if names is None:
             return
@@ -107,8 +107,8 @@ class Heartbeats:
         if size_bytes > limit_bytes:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"The member's subscription takes {size_bytes} bytes with the group's other records, and a batch of "
-                f"the log at most {limit_bytes} (message.max.bytes).",
+                f"The member's subscription takes {size_bytes} bytes with the group's other records, but a batch "
+                f"may have at most {limit_bytes} (message.max.bytes).",
             )
 
     def _update(self, group: ShareGroup, member: ShareMember, command: ShareHeartbeat, step: Step) -> bool:
@@ -145,7 +145,7 @@ def _malformed(request: Request) -> str | None:
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """Raises FENCED_MEMBER_EPOCH. The previous epoch is valid, too: the last response may have been lost."""
+    """Raises FENCED_MEMBER_EPOCH. The previous epoch is also valid, because the last response may have been lost."""
     if epoch in (member.epoch, member.previous_epoch):
         return
     if epoch > member.epoch:

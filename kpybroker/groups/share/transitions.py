@@ -96,7 +96,7 @@ class Transitions:
             step.write(records.epoch_record(group))
 
     def initialize_missing(self, group: ShareGroup, step: Step) -> None:
-        """Begin to initialize the new share partitions of subscribed topics, and forget deleted topics."""
+        """Begin to initialize the new share partitions of subscribed topics, and remove deleted topics."""
         image = self.image()
         if group.seen is image:
             return
@@ -139,7 +139,7 @@ class Transitions:
         step.write(records.target_epoch_record(group))
 
     def reconcile(self, group: ShareGroup, member: ShareMember, step: Step) -> None:
-        """Give a member its target, without topics to which it no longer subscribes."""
+        """Assign a member its target, without topics to which it no longer subscribes."""
         wanted = partitions_of(self.image(), member.names)
         target = frozenset(place for place in group.targets.get(member.member_id, NOTHING) if place[0] in wanted)
         if member.epoch == group.assignment_epoch and member.assigned == target:

@@ -1,8 +1,8 @@
-"""The assignor of streams groups ("sticky" in Kafka): which member runs a task, and which ones keep its state.
+"""Assigns active and standby tasks to the members of a streams group (Kafka's assignor "sticky").
 
-Members of one process share its load; processes get tasks in proportion to their members. Within these limits a member
-keeps the tasks that it has; an active task that must move goes to a member with a copy of its state, if there is room.
-A process never has the same task twice.
+Members of one process share its load; processes are assigned tasks in proportion to their members. Within these limits
+a member keeps the tasks that it has; an active task that must move is assigned to a member with a copy of its state, if
+that member is below its limit. A process never has the same task twice.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ class MemberTasks(NamedTuple):
 
 
 class TaskCount(NamedTuple):
-    """The tasks of a subtopology; those of a stateful one may have standby tasks."""
+    """The number of tasks of a subtopology. Tasks of a stateful subtopology may have standby tasks."""
 
     partitions: int
     is_stateful: bool
 
 
 class _Quota:
-    """The most tasks for each member that has not reached it yet: members that reached theirs do not count any more."""
+    """The maximum number of tasks of a member. It is computed for the members that have not reached their maximum
+    yet."""
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks, self._members = tasks, members
@@ -41,7 +42,7 @@ class _Quota:
         self.most = -(-self._tasks // self._members) if self._members else 0
 
     def reached(self, count: int) -> None:
-        """A member has this many tasks now."""
+        """Update the quota, because a member has this many tasks now."""
         if count == self.most:
             self._members -= 1
             self._tasks -= count
@@ -77,7 +78,7 @@ def sticky(
 
 
 class _Assignment:
-    """One assignment while it is being made."""
+    """One assignment while it is being computed."""
 
     def __init__(
         self, members: Mapping[str, MemberTasks], subtopologies: Mapping[str, TaskCount], standby_replicas: int

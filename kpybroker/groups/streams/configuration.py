@@ -1,7 +1,8 @@
 """Compares a topology with the topics of the cluster: how many tasks there are, and which internal topics are missing.
 
-As in Kafka Streams, a repartition topic gets the most partitions of the topics from which its records come, a changelog
-topic those of the topics that its subtopology reads, and topics that are joined must have the same number.
+As in Kafka Streams, a repartition topic has as many partitions as the largest of the topics from which its records are
+derived, a changelog topic has as many as the topics that its subtopology reads, and topics that are joined must have
+the same number.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kpybroker.wire.stored import streams_group as stored
 MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS = 1, 2, 3
 """Kafka's codes of the states of a topology, in heartbeat responses."""
 SHOWN_MAX = 3
-"""The most topics that a text names."""
+"""The maximum number of topics in an error message."""
 
 
 class ConfiguredSubtopology(NamedTuple):
@@ -32,14 +33,14 @@ class ConfiguredSubtopology(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why no tasks can be assigned, as heartbeat responses say it."""
+    """The reason why no tasks can be assigned, as in heartbeat responses."""
 
     code: int
     detail: str
 
 
 class ConfiguredTopology(NamedTuple):
-    """A topology with the topics of the cluster."""
+    """A topology, compared with the topics of the cluster."""
 
     subtopologies: Mapping[str, ConfiguredSubtopology] | None = None
     """By id, in order; None if source topics are missing or wrongly partitioned."""
@@ -61,7 +62,8 @@ class _Wrong(Exception):
 
 
 def configured(topology: Topology, image: Image) -> ConfiguredTopology:
-    """The topology with the topics of the cluster. Raises STREAMS_INVALID_TOPOLOGY if no topics could ever fit it."""
+    """The result of the comparison of a topology with the topics of the cluster. Raises STREAMS_INVALID_TOPOLOGY if no
+    topics could ever fit it."""
     try:
         lacking = sorted(
             {

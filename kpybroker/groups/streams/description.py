@@ -1,4 +1,4 @@
-"""Streams groups as StreamsGroupDescribe and ListGroups show them, and where a task's partitions can be queried."""
+"""Builds the rows of StreamsGroupDescribe, and the endpoints at which the partitions of tasks can be queried."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def described(group: StreamsGroup) -> described_rpc.DescribedGroup:
 
 
 def _topology(group: StreamsGroup) -> described_rpc.Topology | None:
-    """With the numbers of partitions, if tasks can be assigned."""
+    """The topology, with the numbers of partitions if tasks can be assigned."""
     if group.topology is None:
         return None
     found = group.configured
@@ -134,7 +134,8 @@ def _assignment(tasks: Tasks | HeldTasks) -> described_rpc.Assignment:
 
 
 def partitions_by_endpoint(group: StreamsGroup, last: StreamsMember, image: Image) -> list[Any]:
-    """The partitions of the source topics whose tasks each endpoint runs. The member `last` comes last, as in Kafka."""
+    """The partitions of the source topics whose tasks each endpoint runs. The member `last` is last,
+    as in Kafka."""
     subtopologies = {} if group.configured is None else group.configured.subtopologies or {}
     members = [member for member in group.members.values() if member is not last]
     return [

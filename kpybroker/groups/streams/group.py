@@ -62,7 +62,7 @@ class MemberMetadata(NamedTuple):
 
 
 class StreamsMember:
-    """A member: what its client says, its tasks and its timers."""
+    """A member: its metadata, its tasks and its timers."""
 
     __slots__ = ("current", "member_id", "metadata", "rebalance", "session")
 
@@ -72,14 +72,14 @@ class StreamsMember:
         self.current = CurrentAssignment()
         self.session: Timer | None = None
         self.rebalance: Timer | None = None
-        """The deadline by which it must have revoked its tasks."""
+        """The time by which the member must have revoked its tasks."""
 
     def update(self, metadata: MemberMetadata) -> None:
-        """Adopt what the client says about itself."""
+        """Adopt the client's metadata."""
         self.metadata = metadata
 
     def is_at(self, epoch: int) -> bool:
-        """Whether it has reached the target assignment of this epoch."""
+        """Whether the member has reached the target assignment of this epoch."""
         return self.current.state is MemberState.STABLE and self.current.epoch == epoch
 
     def session_timer(self, fire: Callable[[Step], None]) -> Timer:
@@ -133,7 +133,7 @@ class StreamsGroup:
         self.assignment_configs: Mapping[str, str] = {}
         """The settings of the assignor at the last bump of the epoch."""
         self.assigned_at_ms = 0
-        """When the target assignment was computed, by the wall clock, because the time is stored."""
+        """The time at which the target assignment was computed, by the wall clock, because it is stored."""
         self.decided_at_ms: int | None = None
         """The same time by the steady clock; None after a replay."""
         self.topology: Topology | None = None
@@ -144,7 +144,7 @@ class StreamsGroup:
         self.members: dict[str, StreamsMember] = {}
         self.targets: dict[str, Tasks] = {}
         self.owners: tuple[dict[Task, dict[str, None]], ...] = ({}, {}, {})
-        """By role (active, standby, warm-up): task -> the members that have it, or may still have it."""
+        """By role (active, standby, warm-up): task -> the members that have the task, or may still have it."""
         self.delay: Timer | None = None
         """While it is set, the first assignment waits for more members."""
         self.endpoint_epoch = 0
@@ -192,7 +192,7 @@ class StreamsGroup:
         return not self.members
 
     def usage(self) -> Usage:
-        """The source topics, while there are members."""
+        """The source topics; empty if the group has no members."""
         sources = frozenset[str]() if self.topology is None else frozenset(self.topology.subtopology_of)
         return Usage(sources if self.members else frozenset(), None)
 
@@ -258,7 +258,7 @@ class StreamsGroup:
         self.topology = topology
 
     def configure(self, found: ConfiguredTopology, image: Any) -> None:
-        """The topology was compared with the topics of this Image."""
+        """Store the result of the comparison of the topology with the topics of this Image."""
         self.configured, self.seen = found, image
 
     def bump(self, metadata_hash: int, validated_epoch: int, assignment_configs: Mapping[str, str]) -> None:
@@ -273,12 +273,13 @@ class StreamsGroup:
         self.validated_epoch, self.assignment_configs = validated_epoch, assignment_configs
 
     def assigned(self, epoch: int, wall_ms: int, now_ms: int | None) -> None:
-        """The target assignment of this epoch was computed at this time, by the wall clock and by the steady clock."""
+        """Record that the target assignment of this epoch was computed at this time, by the wall clock and by the
+        steady clock."""
         self.assignment_epoch = epoch
         self.assigned_at_ms, self.decided_at_ms = wall_ms, now_ms
 
     def decided(self, now_ms: int) -> None:
-        """Set when another coordinator computed the target assignment, by the steady clock."""
+        """Set the time at which another coordinator computed the target assignment, by the steady clock."""
         self.decided_at_ms = now_ms
 
     def delay_timer(self, fire: Callable[[Step], None]) -> Timer:
@@ -291,7 +292,7 @@ class StreamsGroup:
         self.members[member.member_id] = member
 
     def remove(self, member: StreamsMember) -> None:
-        """Remove a member that has left: its tasks are free."""
+        """Remove a member that has left. Its tasks can then be assigned to others."""
         member.cancel_timers()
         self.hold(member, CurrentAssignment())
         del self.members[member.member_id]
@@ -311,11 +312,11 @@ class StreamsGroup:
             self.owners[role].setdefault(tasks, {})[member.member_id] = None
 
     def tasks_moved(self) -> None:
-        """The tasks of a member with an endpoint have changed."""
+        """Record that the tasks of a member with an endpoint have changed."""
         self.endpoint_epoch += 1
 
     def shut_down(self, member_id: str) -> None:
-        """A member requests the shutdown of the application; the first one counts."""
+        """Record that a member requests the shutdown of the application. Only the first such member is stored."""
         self.shutdown_by = self.shutdown_by or member_id
 
     def cancel_timers(self) -> None:

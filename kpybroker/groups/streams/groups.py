@@ -25,8 +25,8 @@ from kpybroker.wire.rpc.list_groups import ListedGroup
 
 
 class StreamsGroups(GroupKind):
-    """Finds, creates and deletes groups. A group without members takes the protocol of a classic member, and the other
-    way round."""
+    """Finds, creates and deletes groups. A streams group without members becomes a classic group when a classic member
+    joins, and the reverse."""
 
     name = "streams"
     record_kinds = records.KINDS

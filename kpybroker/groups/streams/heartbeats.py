@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat (KIP-1071): a member joins, sends its topology and its tasks, gets its tasks, and leaves.
+"""StreamsGroupHeartbeat (KIP-1071): a member joins, sends its topology and its tasks, receives its tasks, and leaves.
 
 Errors are checked in Kafka's order, and before anything changes.
 """
@@ -36,7 +36,7 @@ class _Checked(NamedTuple):
 
 
 class Heartbeats:
-    """Answers heartbeats, with the transitions in `Transitions`.
+    """Responds to heartbeats, with the transitions in `Transitions`.
 
     - find: the group of a heartbeat that does not join. Raises GROUP_ID_NOT_FOUND.
     - find_or_begin: the group of a heartbeat that joins, or a new one, which is not registered yet.
@@ -106,7 +106,7 @@ class Heartbeats:
         return _Checked(topology, is_new, found, told_hash)
 
     def _check_size(self, group: StreamsGroup, request: Request, metadata: MemberMetadata, checked: _Checked) -> None:
-        """Raises UNKNOWN_SERVER_ERROR, as Kafka does, if topology or member are too large for a batch of the log."""
+        """Raises UNKNOWN_SERVER_ERROR, as Kafka does, if the topology or the member is too large for a batch."""
         limit_bytes = self._steps.settings.max_batch_bytes
         member = records.member_record(group.group_id, request.member_id, metadata)
         size_bytes = record_bytes(member) + RECORDS_BESIDE * (len(member.key or b"") + RECORD_BESIDE_BYTES)
@@ -115,7 +115,7 @@ class Heartbeats:
         if size_bytes > limit_bytes:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"The member and its topology take {size_bytes} bytes, and a batch of the log at most {limit_bytes} "
+                f"The member and its topology take {size_bytes} bytes, but a batch may have at most {limit_bytes} "
                 "(message.max.bytes).",
             )
 
@@ -163,7 +163,7 @@ class Heartbeats:
     def _adopt(
         self, group: StreamsGroup, member: StreamsMember, metadata: MemberMetadata, checked: _Checked, step: Step
     ) -> bool:
-        """Adopt what the heartbeat says. Returns whether the member has changed."""
+        """Adopt the fields of the heartbeat. Returns whether the member has changed."""
         changed = member.member_id not in group.members or metadata != member.metadata
         if changed:
             member.update(metadata)
@@ -301,8 +301,8 @@ def _owned(request: Request) -> Tasks | None:
 
 
 def _has_heard(member: StreamsMember, owned: Tasks | None) -> bool:
-    """Whether the request does not contradict the member's tasks. If it names others, the response with its tasks may
-    have been lost. Apache Kafka does not repeat them."""
+    """Whether the request does not contradict the member's tasks. If it contains other tasks, the response with the
+    member's tasks may have been lost. (Apache Kafka does not send them again.)"""
     assigned = member.current.assigned
     return owned is None or owned == Tasks(frozenset(assigned.active), assigned.standby, assigned.warmup)
 

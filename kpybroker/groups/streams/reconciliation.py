@@ -1,8 +1,9 @@
 """Brings a member from its current to its target tasks, one safe step at a time (KIP-1071).
 
-First it revokes tasks and confirms that; only then does its epoch advance. It gets an active task of another member
-when that member has revoked it, and a task of its own process when the process no longer has it in another role: a
-process keeps the state of a task in one place. So no task ever has two owners.
+First it revokes tasks and confirms that; only then does its epoch advance. It is assigned an active task of
+another member when that member has revoked it. It is assigned a task that its own process has in another role when the
+process has given that role up, because a process stores the state of a task in one place. So no task ever has two
+owners.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def reconciled(
     group: StreamsGroup, member: StreamsMember, epoch: int, target: Tasks, owned: Tasks | None
 ) -> CurrentAssignment:
     """The member's assignment after this heartbeat. `epoch`: the epoch of the target; `owned`: the tasks in the
-    request, None if it has none."""
+    request, or None if the request contains none."""
     current = member.current
     if member.is_at(epoch):
         return current
@@ -55,7 +56,7 @@ def _split(held: HeldTasks, target: Tasks) -> tuple[HeldTasks, HeldTasks]:
 
 
 def _free(group: StreamsGroup, member: StreamsMember, target: Tasks, kept: HeldTasks) -> tuple[Tasks, bool]:
-    """The tasks that the member may get now, and whether these are all that it lacks."""
+    """The tasks that the member may be assigned now, and whether these are all the tasks that it still needs."""
     process_id = member.metadata.process_id
     wanted = Tasks(target.active - kept.active.keys(), target.standby - kept.standby, target.warmup - kept.warmup)
 

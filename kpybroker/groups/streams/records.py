@@ -215,7 +215,7 @@ def _read_current(group: StreamsGroup, key: bytes, value: bytes) -> None:
 
 
 def _epochs(told: list[Any], epoch: int) -> dict[Task, int]:
-    """Tasks without epochs (from before Kafka 4.3) get the member's epoch."""
+    """The epochs of tasks. Tasks in records from before Kafka 4.3 have no epochs, and are given the member's epoch."""
     return {
         (each.subtopology_id, partition): since
         for each in told

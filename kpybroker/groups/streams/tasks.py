@@ -11,7 +11,7 @@ NO_TASKS: frozenset[Task] = frozenset()
 
 
 class Tasks(NamedTuple):
-    """Tasks of one member by their role: a target assignment, or what a client says that it has."""
+    """Tasks of one member by their role: a target assignment, or the tasks in a client's request."""
 
     active: frozenset[Task] = NO_TASKS
     standby: frozenset[Task] = NO_TASKS
@@ -22,7 +22,7 @@ class HeldTasks(NamedTuple):
     """Tasks that a member has, or must revoke."""
 
     active: Mapping[Task, int] = {}
-    """Task -> the epoch in which the member got it; it may commit with that epoch or a later one."""
+    """Task -> the epoch in which the member was assigned it; the member may commit with that epoch or a later one."""
     standby: frozenset[Task] = NO_TASKS
     warmup: frozenset[Task] = NO_TASKS
 

@@ -11,7 +11,7 @@ from kpybroker.wire.rpc import streams_group_heartbeat
 from kpybroker.wire.stored import streams_group as stored
 
 SUBTOPOLOGIES_MAX, TOPICS_MAX = 500, 5_000
-"""The most subtopologies of a topology, and the most topics and members of copartition groups."""
+"""The maximum number of subtopologies in a topology, and of topics and members of copartition groups."""
 
 
 class Topology:
@@ -25,7 +25,7 @@ class Topology:
         self.subtopology_of: dict[str, str] = {
             topic: name for name, each in self.subtopologies.items() for topic in sources(each)
         }
-        """Source topic, also of a repartition -> the subtopology that reads it."""
+        """Source topic, including repartition topics -> the subtopology that reads it."""
         self.required = frozenset(self.subtopology_of).union(
             topic.name for each in self.subtopologies.values() for topic in each.state_changelog_topics
         )

@@ -95,7 +95,7 @@ class Transitions:
     # -- topics ---------------------------------------------------------------------------------------------------
 
     def metadata_hash(self, topology: Topology) -> int:
-        """The hash of the topics of a topology, as far as they exist."""
+        """The hash of the existing topics of a topology."""
         return metadata_hash(partitions_of(self.image(), topology.required))
 
     def refresh(self, group: StreamsGroup, step: Step, *, changed: bool, told: int) -> None:
@@ -113,7 +113,7 @@ class Transitions:
     # -- assignments ----------------------------------------------------------------------------------------------
 
     def delay_first(self, group: StreamsGroup, now_ms: int) -> None:
-        """A member joins a group without members: wait for more before the first assignment."""
+        """Delay the first assignment, so that more members can join a group that had no members."""
         delay_ms = self._initial_delay_ms(group.group_id)
         if delay_ms > 0 and not group.is_delayed:
             self.timers.set(group.delay_timer(partial(self._assign_first, group)), now_ms + delay_ms)
@@ -123,7 +123,7 @@ class Transitions:
             self.retarget(group, step)
 
     def retarget(self, group: StreamsGroup, step: Step) -> Problem | None:
-        """Compute a new target assignment if the group has changed, or return why that has to wait."""
+        """Compute a new target assignment if the group has changed, or return the reason why this has to wait."""
         if group.is_delayed:
             return DELAYED_FOR_MEMBERS
         if group.epoch <= group.assignment_epoch:
@@ -187,7 +187,7 @@ class Transitions:
             self.remove(group, member, step)
 
     def remove(self, group: StreamsGroup, member: StreamsMember, step: Step) -> None:
-        """Remove a member that left or timed out: its tasks are free."""
+        """Remove a member that left or timed out. Its tasks can then be assigned to others."""
         group.remove(member)
         for record in records.member_tombstones(group.group_id, member.member_id):
             step.write(record)

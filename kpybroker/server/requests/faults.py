@@ -1,4 +1,4 @@
-"""Faults that tests inject into requests of clients: errors, delays, lost requests and replies, closed connections.
+"""Faults that tests inject into requests of clients: errors, delays, lost requests and responses, closed connections.
 
 The interceptor is added with the first fault, so a server without faults runs none of this. Requests of brokers and
 requests to the controller's listener are never affected, nor are requests with so many elements that they are parsed
@@ -28,12 +28,12 @@ from kpybroker.wire.frame import parse_request_header
 
 FAULTS_MAX = 1000
 LOST_MAX = 1000
-"""With this many replies to lose, those of closed connections are forgotten."""
+"""The number of replies to lose at which the replies of closed connections are removed."""
 _KEY = Struct(">h").unpack_from
 TOPIC_LISTS = ("topics", "topic_data")
 """The names of the lists of topics in requests."""
 WITHOUT_TOPICS = ("Fetch", "ShareFetch", "ShareAcknowledge")
-"""APIs with sessions: a request need not name the topics that it is about."""
+"""APIs with sessions: a request need not contain all topics that it applies to."""
 
 ERROR, DELAY, NO_REPLY, DISCONNECT, LOST_REPLY = "error", "delay", "no_reply", "disconnect", "lost_reply"
 KINDS = {
@@ -57,9 +57,9 @@ class FaultRule(NamedTuple):
     group: str | None = None
     topic: str | None = None
     skip: int = 0
-    """How many matching requests pass first."""
+    """The number of matching requests that pass first."""
     times: int | None = None
-    """How many requests are affected after that."""
+    """The number of requests that are affected after that."""
     probability: float = 1.0
 
 
@@ -70,13 +70,13 @@ class Fault:
         self.number = number
         self.rule = rule
         self.hits = 0
-        """How many requests it has affected."""
+        """The number of requests that the fault has affected."""
         self.pauses = Pauses()
-        """The replies that it holds back."""
+        """The delayed replies."""
         self._skipped = 0
 
     def takes(self, random: Callable[[], float]) -> bool:
-        """Whether it affects this matching request; counts it."""
+        """Whether the fault affects this matching request, which is counted."""
         rule = self.rule
         if rule.times is not None and self.hits >= rule.times:
             return False
@@ -118,12 +118,12 @@ class Faults:
         return fault.number
 
     def hits(self, number: int) -> int:
-        """How many requests a fault has affected. Raises KeyError."""
+        """The number of requests that a fault has affected. Raises KeyError."""
         return self._faults[number].hits
 
     def remove(self, number: int) -> int:
-        """Remove a fault: delayed replies are sent, and hanging connections are closed. Returns its hits. Raises
-        KeyError."""
+        """Remove a fault: delayed responses are sent, and hanging connections are closed. Returns the number of
+        affected requests. Raises KeyError."""
         fault = self._faults.pop(number)
         fault.pauses.stop()
         for connection in self._hanging.pop(number, ()):
@@ -132,7 +132,7 @@ class Faults:
         return fault.hits
 
     def _follow(self) -> None:
-        """The set of faults has changed."""
+        """Update the interceptor after a change of the faults."""
         self._by_api.clear()
         for fault in self._faults.values():
             self._by_api.setdefault(fault.rule.api.key, []).append(fault)
@@ -218,6 +218,6 @@ class Faults:
 
 
 def _name_of(row: Any) -> str | None:
-    """The name of a topic in a request, where one is sent: later versions may have only its id."""
+    """The name of a topic in a request, if the request contains it: later versions may contain only the id."""
     name = row if isinstance(row, str) else getattr(row, "name", None) or getattr(row, "topic", None)
     return name if isinstance(name, str) else None

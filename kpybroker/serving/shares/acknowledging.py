@@ -1,5 +1,5 @@
-"""Acknowledgements in a ShareFetch or ShareAcknowledge. They are applied at once; the response is sent when they are
-written."""
+"""Acknowledgements in a ShareFetch or ShareAcknowledge. They are applied at once, and the response is sent when they
+have been written."""
 
 from __future__ import annotations
 

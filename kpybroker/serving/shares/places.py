@@ -69,7 +69,7 @@ async def _find_start(broker: Broker, group_id: str, partition: Partition, reset
 
 
 def duration_ms(text: str) -> int:
-    """The milliseconds in an ISO 8601 duration of days and smaller units, such as P1DT12H or PT0.5S."""
+    """The milliseconds of an ISO 8601 duration in days and smaller units, for example P1DT12H or PT0.5S."""
     match = _DURATION.fullmatch(text)
     assert match is not None, "the setting was checked"
     return int(sum(float(number or 0) * unit_ms for number, unit_ms in zip(match.groups(), _UNITS_MS, strict=True)))

@@ -1,4 +1,4 @@
-"""A share group (KIP-932): consumers of a few partitions, an admin of its offsets, and the laws of what they see."""
+"""A share group (KIP-932): consumers of a few partitions, an admin of its offsets, and the laws that check both."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIMIT, IN_FLIGHT = "group.share.delivery.count.limit", "group.share.partition.ma
 
 
 class ShareGroups(Actor):
-    """At rest the group goes on until it has consumed everything."""
+    """Runs a share group, and checks that the group has consumed every record at the end."""
 
     name = "shares"
     odds = 0.25
@@ -98,7 +98,7 @@ class ShareGroups(Actor):
     # ---- the run
 
     def preparations(self, founder: SimClient) -> list[Preparation]:
-        """The settings of the group come first, so that a broker that knows the topic knows them too."""
+        """Create the settings of the group before the topic: a broker that has the topic then also has the settings."""
         settings = {"share.auto.offset.reset": "latest" if self._begins_late else "earliest"}
         if self._is_committed:
             settings["share.isolation.level"] = "read_committed"
@@ -187,7 +187,8 @@ class ShareGroups(Actor):
         return not left
 
     async def _drain(self, client: SimClient) -> str:
-        """Returns what the group has not consumed when it makes no more progress; empty if there is nothing."""
+        """Write the last records, and wait until the group has consumed all records or makes no more progress. Returns
+        a description of the remaining records, or an empty text."""
         last = ShareWriter(client, self._places, pace_s=0.0)
         to_write, left, known = list(self._places), "", ""
         deadline = self.run.loop.time() + REST_LIMIT_S

@@ -1,4 +1,4 @@
-"""Checks the states of a share group from inside: what leaders and share coordinators have in memory, and replays."""
+"""Checks the states of a share group in the memory of leaders and share coordinators, and in replays of their logs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from kpybroker.sim.cluster.cluster import SimMachine
 
 BATCH_MAX = 100
-"""More records than a batch of the workload has."""
+"""A number greater than the number of records in a batch of the workload."""
 
 
 class ShareStates:
-    """Looks at the nodes again and again, and remembers what it saw. most_deliveries, most_in_flight: the group's
-    limits."""
+    """Reads the states on the nodes repeatedly, and stores them for comparison. most_deliveries, most_in_flight: the
+    group's limits."""
 
     def __init__(
         self, history: History, sight: ShareSight, law: ShareLaw, most_deliveries: int, most_in_flight: int
@@ -42,7 +42,7 @@ class ShareStates:
         self._reigns: dict[object, tuple[int, dict[int, tuple[DeliveryState, int]]]] = {}
         """By reign: its start, and the state and count of each offset in flight."""
         self._stored: dict[tuple[object, ShareKey], ShareState] = {}
-        """By coordinator in office and key."""
+        """The last state, by active coordinator and key."""
 
     def look(self, topic_id: bytes, indexes: range) -> None:
         """Check all nodes."""
@@ -59,7 +59,7 @@ class ShareStates:
                         self._stored[led, key] = state
 
     def look_at(self, reign: object, index: int, share: SharePartition) -> None:
-        """In a reign the start never goes back, a final state stays, and counts never fall."""
+        """Check that within a reign the start never goes back, final states do not change, and counts never fall."""
         history, facts = self._history, self._law.facts(index)
         start, known = self._reigns.get(reign, (share.start, {}))
         found = {offset: (state, count) for offset, state, count, _ in share.states()}
@@ -78,8 +78,8 @@ class ShareStates:
 
 
 def check_order(history: History, key: ShareKey, before: ShareState | None, after: ShareState | None) -> None:
-    """A state follows another one: no epoch goes back, nor does the start within a state epoch, once a leader has used
-    the state: until then, an admin may alter the offsets again."""
+    """Check that no epoch goes back from one state to the next. The start must not go back either within a state epoch,
+    once a leader has used the state; before that, an admin may alter the offsets again."""
     if before is None or after is None:
         return
     if after.state_epoch < before.state_epoch:
@@ -92,7 +92,7 @@ def check_order(history: History, key: ShareKey, before: ShareState | None, afte
 
 
 def check_share_replay(machine: SimMachine, history: History) -> None:
-    """Each partition of `__share_group_state` that the node leads replays to what its coordinator has in memory."""
+    """Each partition of `__share_group_state` that the node leads replays to the state in its coordinator's memory."""
     node = machine.node
     if node is None:
         return
@@ -102,11 +102,11 @@ def check_share_replay(machine: SimMachine, history: History) -> None:
         if led.refusal is not None or partition is None or partition.offline is not None:
             continue
         if replay(partition, led.machine.settings, history) != led.machine.states:
-            history.breach(f"{SHARE_STATE_TOPIC}-{index} of {machine.name} does not replay to what is in memory")
+            history.breach(f"{SHARE_STATE_TOPIC}-{index} of {machine.name} does not replay to the state in memory")
 
 
 def replay(partition: Partition, settings: ShareSettings, history: History) -> dict[ShareKey, ShareState]:
-    """The states that the records of a log give."""
+    """The states after a replay of a log's records."""
     fresh = ShareMachine(settings, Image)
     for _, data in batches_of(partition, partition.log.end):
         batch = Batch(memoryview(data))

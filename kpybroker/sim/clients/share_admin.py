@@ -1,4 +1,4 @@
-"""An admin of a share group's offsets (KIP-932): DescribeShareGroupOffsets, Alter-, DeleteShareGroupOffsets."""
+"""A client that describes, alters and deletes the offsets of a share group (KIP-932)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NOTHING_DONE = frozenset(
     int(code)
     for code in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 )
-"""Refusals of a change that has not begun."""
+"""Errors after which the change has certainly not been made."""
 EMPTIES_ODDS = 0.3
 EMPTY_LIMIT_S = 10.0
-"""Members that vanished are removed after their session timeout."""
+"""Members that ended without leaving are removed after their session timeout."""
 DELETE_ODDS = 0.3
 PACE_S = 4.0
 
@@ -43,9 +43,9 @@ async def described(client: SimClient, group: str, topic: str) -> dict[int, Any]
 
 
 class ShareAdmin:
-    """Describes the offsets of a group; now and then it empties the group, and alters or deletes its offsets.
+    """Describes the offsets of a group. From time to time, it empties the group and then alters or deletes its offsets.
 
-    is_out: whether all members have left. may_delete: whether a group without offsets begins at offset 0.
+    is_out: returns whether all members have left. may_delete: whether a group without offsets begins at offset 0.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""Share consumers (KIP-932): members of a share group that fetch what they are assigned, and acknowledge it or not."""
+"""Share consumers (KIP-932): members of a share group that fetch from their assigned partitions, and acknowledge
+most of the records."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from kpybroker.wire.rpc import share_group_heartbeat
 JOIN, LEAVE = 0, -1
 BEATS_EVERY_S = 1.0
 STALE_S = 0.3
-"""How long after the end of a lock a consumer acknowledges too late."""
+"""The time after the end of a lock at which a consumer sends its acknowledgement when it is to be late."""
 COUNTED_OUT = frozenset(
     int(code) for code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
 )
@@ -42,15 +43,15 @@ class Stage:
     """Instructions for all members of the group."""
 
     is_empty: bool = False
-    """Leave the group, and join no more until this is false."""
+    """Whether to leave the group, and not to join it again until this is false."""
     drains: bool = False
-    """Accept everything at once."""
+    """Whether to accept every record at once."""
 
     def empty(self, on: bool) -> None:
         self.is_empty = on
 
     def drain(self) -> None:
-        """From now on accept everything."""
+        """Accept every record from now on."""
         self.drains = True
 
 
@@ -83,7 +84,7 @@ class ShareConsumer:
 
     @property
     def is_out(self) -> bool:
-        """Whether it has left the group."""
+        """Whether the consumer has left the group."""
         return self._epoch == JOIN and not self._sessions
 
     async def run(self) -> None:
@@ -112,7 +113,7 @@ class ShareConsumer:
     # ---- membership
 
     def _begin_again(self) -> None:
-        """Become another member, which knows nothing."""
+        """Continue as a new member, without the state of the previous one."""
         self._number += 1
         self._member_id = f"{self._client.name}.{self._number}"
         self._epoch = JOIN
@@ -270,6 +271,6 @@ class ShareConsumer:
         return acks, renewals
 
     def _ack(self, each: Range, kind: int) -> AckBatch:
-        """One type for all records, and a gap where there is none."""
+        """One acknowledgement type for all records, and GAP for offsets without a record."""
         fills = self._client.random.random() < 0.5
         return AckBatch(each, [int(kind if has or fills else AcknowledgeType.GAP) for has in each.has_record])

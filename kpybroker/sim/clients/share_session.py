@@ -243,7 +243,7 @@ class NodeSession:
                 law.confirmed(index, deliveries, until_s)
                 client.history.count("records acknowledged", len(deliveries))
 
-    # ---- what was delivered
+    # ---- deliveries
 
     def _take(self, row: Any, asked_s: float, lock_s: float, reigns: Mapping[int, LedSharePartition | None]) -> int:
         """Keep and check the records of a partition. Returns how many offsets were acquired."""

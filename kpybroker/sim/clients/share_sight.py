@@ -1,7 +1,8 @@
 """Reads the state of one share group in the memory of the nodes: share partitions of leaders, and members' sessions.
 
 A reign is one SharePartition in the memory of one process: its counts and locks begin when it is loaded. The object
-never returns once it has ended, so if it is there before and after a request, the request was served in this reign.
+is never used again after the reign has ended. If it is the same before and after a request, the request was served in
+this reign.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kpybroker.sim.cluster.cluster import SimMachine
 
 
 class ShareSight:
-    """Looks into the processes that run now."""
+    """Reads the memory of the processes that are running."""
 
     def __init__(self, machines: Iterable[SimMachine], group: str) -> None:
         self.machines = {machine.setup.node_id: machine for machine in machines}

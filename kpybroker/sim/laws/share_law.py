@@ -1,9 +1,9 @@
-"""The laws of one share group (KIP-932): what its members were delivered, and how their acknowledgements were answered.
+"""The laws of one share group (KIP-932), on its deliveries and on the responses to its acknowledgements.
 
-A *reign* is the time in which one leader keeps a share partition in memory: an object, or None if it is not certain in
-which reign a delivery was made. Within a reign a record has one holder until its lock ends, and each delivery of it
-counts one more. An *era* begins when an admin alters or deletes the group's offsets: then everything may be delivered
-again.
+A *reign* is the time in which one leader keeps a share partition in memory. It is identified by the object in memory,
+or None if it is not certain in which reign a delivery was made. Within a reign, a record has one holder until its lock
+ends, and each delivery of the record increments its delivery count. An *era* begins when an admin alters or deletes the
+group's offsets: then every record may be delivered again.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ FINAL = frozenset({AcknowledgeType.ACCEPT, AcknowledgeType.REJECT})
 NOT_HELD = frozenset({int(ErrorCode.INVALID_RECORD_STATE), int(ErrorCode.INVALID_REQUEST)})
 """The refusals of acknowledgements of records that the member does not hold."""
 WITHOUT_EFFECT = NOT_HELD | {int(ErrorCode.SHARE_SESSION_NOT_FOUND), int(ErrorCode.INVALID_SHARE_SESSION_EPOCH)}
-"""After these refusals the records are as they were. After others, the acknowledgement may have been written."""
+"""Refusals that leave the records unchanged. After other refusals, the acknowledgement may have been written."""
 UNSEEN_MAX = 2
-"""How many deliveries of a record neither a member nor a look at the leader has seen, if answers were lost."""
+"""The maximum number of deliveries of a record that were not observed, neither by a member nor in the leader's memory,
+because responses were lost."""
 ROUNDED_S = 0.002
 """Brokers round times down to milliseconds."""
 
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One record that a member was delivered."""
+    """One record that was delivered to a member."""
 
     member: str
     node_id: int
     offset: int
     count: int
     asked_s: float
-    """When the fetch was sent."""
+    """The time at which the fetch was sent."""
     until_s: float
-    """Until when the lock lasts at least."""
+    """The earliest time at which the lock may end."""
     reign: object | None
     leader_epoch: int
     """The leader epoch of the reign; -1 if that is not certain."""
@@ -51,39 +52,39 @@ class Delivery:
     is_given_up: bool = False
     """Whether the member has acknowledged it, or ended its session."""
     is_doubtful: bool = False
-    """Whether an earlier acknowledgement may have been written though it was not confirmed."""
+    """Whether an earlier acknowledgement may have been written, although it was not confirmed."""
     is_final: bool = False
     """Whether the member has accepted or rejected it, and this may have been written."""
 
     def give_up(self) -> None:
-        """The member no longer claims to hold it."""
+        """Record that the member no longer claims to hold it."""
         self.is_given_up = True
 
     def acknowledged(self, kind: int) -> None:
-        """The member sends an acknowledgement of this type."""
+        """Record that the member sends an acknowledgement of this type."""
         if kind != AcknowledgeType.RENEW:
             self.is_given_up = True
         if kind in FINAL:
             self.is_final = True
 
     def refused(self, kind: int) -> None:
-        """The acknowledgement had no effect."""
+        """Record that the acknowledgement had no effect."""
         if not self.is_doubtful:
             self.is_final = False
             if kind != AcknowledgeType.RENEW:
                 self.is_given_up = False
 
     def doubt(self) -> None:
-        """It is not known whether the acknowledgement was written."""
+        """Record that the acknowledgement may have been written."""
         self.is_doubtful = True
 
     def renewed(self, until_s: float) -> None:
-        """The lock was extended."""
+        """Record that the lock was extended."""
         self.until_s = max(self.until_s, until_s)
 
 
 class Settled(NamedTuple):
-    """A record whose accept or reject was confirmed at a time."""
+    """A record that was accepted or rejected, with the time of the confirmation."""
 
     at_s: float
     reign: object | None
@@ -104,7 +105,7 @@ class PlaceFacts:
     is_doubtful: bool = False
     """Whether a change of the offsets without a response may still take effect."""
     lost: int = 0
-    """How many fetches got no answer: each may have delivered any record."""
+    """The number of fetches without a response. Each may have delivered any record."""
     counts: dict[int, int] = field(default_factory=dict)
     """The highest delivery count that a leader had in memory, by offset."""
     values: dict[int, bytes] = field(default_factory=dict)
@@ -112,35 +113,35 @@ class PlaceFacts:
     settled: dict[int, Settled] = field(default_factory=dict)
 
     def counted(self, offset: int, count: int) -> None:
-        """A leader has this delivery count in memory."""
+        """Record a delivery count that a leader has in memory."""
         self.counts[offset] = max(self.counts.get(offset, 0), count)
 
     def begin_late(self) -> None:
-        """The group begins at an unknown offset, from which on each record must be delivered."""
+        """Record that the group begins at an unknown offset. Every record from there on must be delivered."""
         self.begins_late, self.floor = True, math.inf
 
     def reach_down(self, offset: int) -> None:
-        """The group has begun at or before this offset."""
+        """Record that the group has begun at or before this offset."""
         if self.begins_late:
             self.floor = min(self.floor, offset)
 
     def lose(self) -> None:
-        """A fetch got no answer."""
+        """Record that a fetch received no response."""
         self.lost += 1
 
     def begin_era(self, floor: int) -> None:
-        """A change of the offsets is sent, or was confirmed."""
+        """Begin an era, because a change of the offsets is sent or was confirmed."""
         self.era += 1
         self.begins_late = False
         self.floor = max(self.floor, floor)
         self.settled.clear()
 
     def doubt(self) -> None:
-        """A change of the offsets got no answer."""
+        """Record that a change of the offsets received no response."""
         self.is_doubtful = True
 
     def begin_anew(self, floor: int) -> None:
-        """The change of the offsets was confirmed: everything from there on is delivered again."""
+        """Begin anew at an offset, because the change was confirmed: every record from there on is delivered again."""
         if not self.is_doubtful:
             self.floor = floor
             self.deliveries.clear()
@@ -148,8 +149,8 @@ class PlaceFacts:
 
 
 class ShareLaw:
-    """Records the breaches of one group. limit: the most deliveries of a record. holds: whether the leader still has
-    the reign and the session of a delivery."""
+    """Records the breaches of one group. limit: the maximum number of deliveries of a record. holds: returns
+    whether the leader still has the reign and the session of a delivery."""
 
     def __init__(self, history: History, topic: str, limit: int, holds: Callable[[Delivery, int], bool]) -> None:
         self._history = history
@@ -167,14 +168,15 @@ class ShareLaw:
     # ---- deliveries
 
     def fetch_lost(self, indexes: Iterable[int]) -> None:
-        """A fetch of these partitions got no answer."""
+        """Record that a fetch of these partitions received no response."""
         for index in indexes:
             self._facts[index].lose()
 
     def ranges(
         self, member: str, index: int, ranges: Sequence[tuple[int, int]], batches: Sequence[tuple[int, int]]
     ) -> None:
-        """The acquired ranges of an answer are in order, disjoint, and inside the batches sent with them."""
+        """Check that the acquired ranges of a response are in order, disjoint, and inside the batches sent with
+        them."""
         last = -1
         sent = {offset for first, end in batches for offset in range(first, end + 1)}
         for first, end in ranges:
@@ -185,7 +187,7 @@ class ShareLaw:
             last = end
 
     def delivered(self, index: int, delivery: Delivery) -> None:
-        """A member was delivered a record."""
+        """Check and record a delivery to a member."""
         history, facts, offset = self._history, self._facts[index], delivery.offset
         delivery.era = facts.era
         facts.reach_down(offset)
@@ -205,7 +207,7 @@ class ShareLaw:
         facts.deliveries[offset].append(delivery)
 
     def read(self, index: int, member: str, offset: int, value: bytes, *, committed: bool) -> None:
-        """A delivered record has this value."""
+        """Check the value of a delivered record."""
         known = self._facts[index].values.setdefault(offset, value)
         if known != value:
             self._history.breach(f"{self._at(index, offset)} was {known!r} and is {value!r} for {member}")
@@ -221,23 +223,23 @@ class ShareLaw:
             self._history.breach(f"{value!r} at {self._at(index, offset)} was delivered, but was not committed")
 
     def _is_held(self, index: int, delivery: Delivery) -> bool:
-        """Whether the lock must still be there."""
+        """Whether the leader must still have the lock."""
         lasts = self._history.now_s < delivery.until_s - ROUNDED_S
         return lasts and not delivery.is_given_up and self._holds(delivery, index)
 
     def begins_late(self, index: int) -> None:
-        """The group begins at the end that the partition has at the first fetch, not at its start."""
+        """Record that the group begins at the end that the partition has at the first fetch, not at its start."""
         self._facts[index].begin_late()
 
     def told_start(self, index: int, start: int) -> None:
-        """An admin is told where the group begins."""
+        """Record the start offset that an admin received."""
         self._facts[index].reach_down(start)
 
     # ---- acknowledgements
 
     def acknowledges(self, index: int, deliveries: Iterable[tuple[Delivery, int]]) -> None:
-        """The member sends an acknowledgement with these types. If a record was delivered to it several times, that may
-        count for another of these deliveries."""
+        """Record that the member sends an acknowledgement with these types. If a record was delivered to it several
+        times, the broker may apply the acknowledgement to another of these deliveries."""
         for delivery, kind in deliveries:
             for other in self._facts[index].deliveries.get(delivery.offset, ()):
                 if other.member == delivery.member and other is not delivery:
@@ -250,7 +252,7 @@ class ShareLaw:
         return any(each.member == member for each in self._facts[index].deliveries.get(offset, ()))
 
     def confirmed(self, index: int, deliveries: Iterable[tuple[Delivery, int]], until_s: float) -> None:
-        """An acknowledgement succeeded. until_s: the end of locks that were renewed."""
+        """Record that an acknowledgement succeeded. until_s: the end of locks that were renewed."""
         facts, now_s = self._facts[index], self._history.now_s
         for delivery, kind in deliveries:
             if delivery.era != facts.era:
@@ -262,8 +264,8 @@ class ShareLaw:
                 facts.settled.setdefault(delivery.offset, settled)
 
     def refused(self, index: int, deliveries: Sequence[tuple[Delivery, int]], code: int, *, is_sound: bool) -> None:
-        """An acknowledgement was refused. is_sound: the
-        request named only these records of the partition."""
+        """Check and record that an acknowledgement was refused. is_sound: the request contained only these records of
+        the partition."""
         if code not in WITHOUT_EFFECT:
             self.unanswered(deliveries)
             return
@@ -280,30 +282,31 @@ class ShareLaw:
             )
 
     def unanswered(self, deliveries: Iterable[tuple[Delivery, int]]) -> None:
-        """An acknowledgement got no answer."""
+        """Record that an acknowledgement received no response."""
         for delivery, _ in deliveries:
             delivery.doubt()
 
     # ---- offsets that are altered or deleted
 
     def changes_offsets(self, index: int, start: int) -> None:
-        """An admin asks for a new start of the group in this partition."""
+        """Record that an admin requests a new start offset of the group in this partition."""
         self._facts[index].begin_era(start)
 
     def offsets_changed(self, index: int, start: int) -> None:
-        """The group now begins there."""
+        """Record that the group now begins at this offset."""
         facts = self._facts[index]
         facts.begin_era(start)
         facts.begin_anew(start)
 
     def doubts_offsets(self, index: int) -> None:
-        """The change got no answer."""
+        """Record that the change received no response."""
         self._facts[index].doubt()
 
     # ---- the end
 
     def check_counts(self) -> None:
-        """In each reign the count rises by one with each delivery, except for those that were lost on the way."""
+        """Check that in each reign the count rises by one with each delivery, except for deliveries whose response was
+        lost."""
         for index, facts in self._facts.items():
             for offset, deliveries in facts.deliveries.items():
                 counts: defaultdict[int, list[int]] = defaultdict(list)
@@ -315,7 +318,7 @@ class ShareLaw:
                         self._history.breach(f"{self._at(index, offset)} was delivered with counts {sorted(found)}")
 
     def check_end(self, index: int, found: Sequence[tuple[int, bytes]], *, committed: bool) -> None:
-        """All records that a consumer finds were acknowledged, or delivered as often as the limit allows."""
+        """Check that all records that a consumer finds were acknowledged, or delivered as often as the limit allows."""
         facts, history = self._facts[index], self._history
         values = dict(found)
         for offset, value in facts.values.items():
@@ -337,8 +340,9 @@ class ShareLaw:
 
 
 def _follows(delivery: Delivery, settled: Settled) -> bool:
-    """Whether the record was certainly settled before this delivery. A leader that has been deposed and does not know
-    it yet may still deliver it, as leaders have no leases; what its members acknowledge is refused."""
+    """Whether the record was certainly settled before this delivery. A previous leader that has not yet learned
+    of its successor may still deliver the record, because leaders have no leases; acknowledgements to it are
+    refused."""
     if delivery.reign is not None and delivery.reign is settled.reign:
         return delivery.asked_s >= settled.at_s or delivery.count > settled.counted
     return delivery.asked_s >= settled.at_s and delivery.leader_epoch >= settled.leader_epoch >= 0

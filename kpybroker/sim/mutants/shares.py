@@ -1,4 +1,4 @@
-"""Mutants of share groups: in the memory of leaders, in the share coordinator and in the answers to members."""
+"""Mutants of share groups: in the memory of leaders, in the share coordinator and in the responses to members."""
 
 from __future__ import annotations
 
