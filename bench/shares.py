@@ -2,7 +2,7 @@
 partitions, memory.
 
 The consumers are raw clients with the settings of Kafka's Java consumer. Each has one fetch in flight, of at most 500
-records, which acknowledges the records of the fetch before it.
+records, which acknowledges the records of the previous fetch.
 """
 
 import base64
@@ -44,7 +44,7 @@ Acquired = dict[Where, list[tuple[int, int]]]
 
 
 class Consumer:
-    """A member of a share group, on a connection of its own."""
+    """A member of a share group, with its own connection."""
 
     def __init__(self, target: Target, group: str, topic: str) -> None:
         self.connection = Connection(target)
@@ -103,7 +103,7 @@ class Consumer:
         return frame(FETCH, VERSION, request)
 
     def receive(self) -> Acquired | None:
-        """The records that the reply acquired, when the whole reply has arrived."""
+        """Wait for the whole response, and return the acquired records."""
         part = self.socket.recv(1 << 20)
         if not part:
             raise LoadError(f"{self.connection.target.name} closed the connection of a consumer")
@@ -114,7 +114,7 @@ class Consumer:
         return read_fetch(reply)
 
     def fetch(self, acquired: Acquired, max_records: int = MAX_RECORDS, wait_ms: int = 500) -> Acquired:
-        """Fetch, and wait for the reply."""
+        """Fetch, and wait for the response."""
         self.socket.sendall(self.fetch_frame(acquired, max_records, wait_ms))
         return read_fetch(self.connection.reply())
 
@@ -143,7 +143,7 @@ class Consumer:
 
 
 def read_fetch(reply: bytes) -> Acquired:
-    """The records that a ShareFetch acquired. Raises LoadError if it or an acknowledgement in it was refused."""
+    """The records that a ShareFetch acquired. Raises LoadError if the fetch or an acknowledgement in it was refused."""
     answer = parse(share_fetch.Response, VERSION, reply, HEADER_BYTES)
     _check(answer.error_code, "ShareFetch")
     acquired: Acquired = {}
@@ -279,7 +279,7 @@ class Throughput(Case):
 
 
 class AcknowledgeLatency(Case):
-    """One ShareAcknowledge after the other, each of one record."""
+    """Send one ShareAcknowledge at a time, each for one record."""
 
     family = "shares"
     name = "shares-acknowledge"
@@ -310,7 +310,7 @@ class AcknowledgeLatency(Case):
 
 
 class Redelivery(Case):
-    """A consumer with acquired records is cut off. Measures the time until another consumer acquires them."""
+    """Disconnects a consumer that has acquired records. Measures the time until another consumer acquires them."""
 
     family = "shares"
     name = "shares-redelivery"

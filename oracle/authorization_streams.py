@@ -15,7 +15,7 @@ def _beat(_: State) -> streams_group_heartbeat.Request:
 
 
 def _join(*sources: str, group: str = GROUP, timeout_ms: int = 60_000) -> streams_group_heartbeat.Request:
-    """A request to join; without a timeout it is invalid, and changes nothing."""
+    """A request to join. Without a timeout it is invalid, and does not change the group."""
     return streams_group_heartbeat.Request(
         group_id=group,
         member_id="m",
@@ -29,7 +29,7 @@ def _join(*sources: str, group: str = GROUP, timeout_ms: int = 60_000) -> stream
 
 
 def _at_once(group: str) -> incremental_alter_configs.Request:
-    """The first assignment of the group does not wait for more members."""
+    """Configure the group so that its first assignment does not wait for more members."""
     setting = incremental_alter_configs.AlterableConfig(
         name="streams.initial.rebalance.delay.ms", config_operation=0, value="0"
     )

@@ -1,4 +1,4 @@
-"""Scenes of share groups (KIP-932), without an assignment interval, so that answers do not depend on the clock.
+"""Scenes of share groups (KIP-932), without an assignment interval, so that responses do not depend on the clock.
 
 Each version of ShareFetch has a separate group. Requests without a note wait until Kafka has finished work in the
 background.

@@ -1,4 +1,4 @@
-"""Scenes of streams groups (KIP-1071), without delays of assignments, so that answers do not depend on the clock.
+"""Scenes of streams groups (KIP-1071), without delays of assignments, so that responses do not depend on the clock.
 
 Requests without a note wait until Kafka has finished work in the background.
 """
@@ -115,7 +115,7 @@ class StreamsScenes:
         request = find_coordinator.Request(coordinator_keys=["none"])
         while self.ask("FindCoordinator", 6, request).coordinators[0].error_code:
             pass
-        for number in range(8):  # the coordinators of all partitions are there, and know the topics
+        for number in range(8):  # the coordinators of all partitions are running, and have the topics in their metadata
             group = f"begin-{number}"
             self.joined(group, "m", passing(*counts))
             self.beat(group, "m", -1)
@@ -170,7 +170,7 @@ class StreamsScenes:
     def describe(self, *groups: str, note: str, **more: Any) -> None:
         self.ask("StreamsGroupDescribe", 0, streams_group_describe.Request(group_ids=list(groups), **more), note)
 
-    # -- what is refused --------------------------------------------------------------------------------------------
+    # -- refused requests -------------------------------------------------------------------------------------------
 
     def malformed(self) -> None:
         topology = passing(WIDE)
@@ -218,7 +218,7 @@ class StreamsScenes:
         self.join("g", "m", loop, "a loop")
         self.describe("g", note="after only refusals")
 
-    # -- who gets what ----------------------------------------------------------------------------------------------
+    # -- assignments ------------------------------------------------------------------------------------------------
 
     def tasks(self) -> None:
         group = "counting"

@@ -23,7 +23,6 @@ READS_WALL_TIME = {
     "handlers/txn_offset_commit.py": "the age of a verification, which expires as producer ids do",
     "client/dialer.py": "whether a client's certificate has expired",
     "security/tls/contexts.py": "whether a certificate has expired",
-    "server/connections/secure_listeners.py": "whether a certificate has expired",
     "server/metrics/access.py": "whether a certificate has expired",
     "server/connections/token_checks.py": "whether a certificate has expired",
     "raft/log/metadata_log.py": "timestamps of batches, retention",

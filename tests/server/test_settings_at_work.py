@@ -23,8 +23,13 @@ from tests.handlers.test_incremental_alter_configs import change, code
 from tests.serving import dialled, serving
 
 EVERYBODY: Entity = (("user", None),)
-OFF = {"log.cleaner.enable": "false", "log.segment.delete.delay.ms": "0"}
-"""The settings of the node. The cleaner is disabled, because the test calls it."""
+OFF = {
+    "log.cleaner.enable": "false",
+    "log.segment.delete.delay.ms": "0",
+    "unstable.feature.versions.enable": "true",
+}
+"""The settings of the node. The cleaner is disabled, because the test calls it. Settings of later releases of Apache
+Kafka can be changed."""
 PATIENCE_S = 0.3
 """A value that makes the work slow is removed after this time."""
 CHOSEN = [

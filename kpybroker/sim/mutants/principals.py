@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from kpybroker.broker import envelopes
 from kpybroker.call import Answers
 from kpybroker.security import acls
 from kpybroker.security.acls import Acl
@@ -18,7 +19,6 @@ from kpybroker.security.sasl.unsecured_tokens import UnsecuredCheck
 from kpybroker.security.scram import ScramCredential
 from kpybroker.security.standard_authorizer import StandardAuthorizer
 from kpybroker.server.connections.connection import Connection
-from kpybroker.server.requests import forwarding
 from kpybroker.sim.cluster.secured import NODE
 from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 
@@ -139,7 +139,7 @@ PRINCIPALS = (
     ),
     Mutant(
         "a forwarded request is authorized as the broker's own",
-        (Patch(forwarding, "encode_principal", lambda _: encode_principal(Principal("User", NODE))),),
+        (Patch(envelopes, "encode_principal", lambda _: encode_principal(Principal("User", NODE))),),
         NODES,
         brokers=3,
         actors=ACTOR,
