@@ -45,6 +45,8 @@ IN_USE = (
 )
 COMMANDS_MAX = 100
 """The most commands of tests that wait on standard input before its reader waits, too."""
+COMMAND_BYTES_MAX = 65536
+"""The longest command. A longer line stops the node, as the end of standard input does."""
 ONE_WISH_S = 0.5
 """A second SIGINT within this time counts as the same Ctrl-C, forwarded by another process."""
 
@@ -344,9 +346,17 @@ class _Stop:
             self._loop.call_soon_threadsafe(self.wished.set)
 
     def _read_commands(self) -> None:
+        rest = b""
         with contextlib.suppress(OSError, RuntimeError):
-            for line in sys.stdin.buffer:
-                asyncio.run_coroutine_threadsafe(self.lines.put(line), self._loop).result()
+            while heard := os.read(0, 4096):  # not sys.stdin, whose lock would block the end of the process
+                *lines, rest = (rest + heard).split(b"\n")
+                for line in lines:
+                    if line + b"\n" == children.HAND_OVER:
+                        self._loop.call_soon_threadsafe(self.hand_over.set)
+                        continue
+                    asyncio.run_coroutine_threadsafe(self.lines.put(line), self._loop).result()
+                if len(rest) > COMMAND_BYTES_MAX:
+                    break
         self._wish()
 
     def _read_stdin(self) -> None:

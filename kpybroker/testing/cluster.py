@@ -143,7 +143,10 @@ class Cluster(Kafka):
 
     def stop(self, node: int | None = None) -> None:
         """Stop a broker, or all, as SIGTERM does; a broker hands over what it leads first. Data and port are kept."""
-        for each in self._chosen(node):
+        chosen = self._chosen(node)
+        for each in chosen if len(chosen) > 1 else ():
+            each.hand_over()  # one after the other: if all stopped at once, none would be in sync at the next start
+        for each in chosen:
             each.stop()
 
     def restart(self, node: int | None = None) -> None:

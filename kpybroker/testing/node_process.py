@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from kpybroker.cli.children import HAND_OVER
+
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 _READY = re.compile(r"kpybroker ready bootstrap=(\S+) data=(.+?) pid=\d+(?: http=(\S+))?(?: client=(.+))?$")
@@ -144,6 +146,16 @@ class NodeProcess:
         with self._log.open("rb") as log:
             log.seek(self._log_begins_at)
             return log.read().decode(errors="replace").strip()
+
+    def hand_over(self) -> None:
+        """Have it hand over its leaderships while the other brokers run. Does nothing if it is stopped or paused."""
+        with self._one_command, contextlib.suppress(OSError, queue.Empty):
+            if self.is_running and not self._is_paused:
+                assert self._process is not None
+                assert self._process.stdin is not None
+                self._process.stdin.write(HAND_OVER)
+                self._process.stdin.flush()
+                self._lines.get(timeout=STOP_TIMEOUT_S)
 
     def stop(self) -> None:
         """Stop the node with SIGTERM, and wait. Kills it after STOP_TIMEOUT_S."""

@@ -147,6 +147,18 @@ def test_all_brokers_can_stop_and_start(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
+def test_nothing_is_wrong_after_a_stop_and_a_start(brokers: int) -> None:
+    """The processes end without an error, and the replicas are in sync at the next start."""
+    with Cluster(brokers) as cluster:
+        topic = cluster.topic("orders", partitions=3)
+        cluster.send(topic, *"abc")
+        cluster.restart()
+        assert len(cluster.expect(topic, 3, WAIT_S)) == 3
+        wrong = [line for line in cluster.log.splitlines() if " INFO " not in line and not line.startswith("node-")]
+        assert [line for line in wrong if line.strip()] == []
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
 def test_a_killed_broker_leaves_no_directory(brokers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with Cluster(brokers) as cluster:
