@@ -1,4 +1,4 @@
-"""Runs the blocks of docs/archive.md in order, with the test's folder instead of the page's."""
+"""Runs the code blocks of docs/archive.md in order, with a temporary folder instead of /data/history."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,8 @@ TOPICS = ("orders", "payments")
 @pytest.mark.full  # test_archive.py tests the commands themselves
 def test_the_page_works(tmp_path: Path, target_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if target_name != "kpybroker":
-        return  # the page uses fixed topic names, so the test has a separate broker
+        # the test starts its own kpybroker, because the page uses fixed topic names; it does not use the target
+        return
     with Broker() as broker:
         new = [NewTopic(topic, num_partitions=4, config={"retention.ms": "-1"}) for topic in TOPICS]
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

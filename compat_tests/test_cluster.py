@@ -1,4 +1,5 @@
-"""Three nodes of either kind serve clients, one of them is killed, and all acknowledged records can still be read."""
+"""Three nodes, of kpybroker or of Apache Kafka, serve clients; one of them is killed, and all acknowledged records can
+still be read."""
 
 from collections.abc import Iterator
 

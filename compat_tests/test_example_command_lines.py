@@ -1,5 +1,5 @@
-"""Starts every example as a user would: by its path, and with spark-submit; and tests its errors when it cannot
-continue."""
+"""Starts every example as a user would: by its path, and with spark-submit. Also tests the error messages of an example
+that cannot continue."""
 
 import os
 import shutil

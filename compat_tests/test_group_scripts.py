@@ -1,5 +1,5 @@
-"""Tests that a broker sends exactly the responses in the scripts of the group machine. With the target kafka, this
-compares the machine with Apache Kafka."""
+"""Tests that a broker sends exactly the responses in scripts of tests/groups/scripts. `--target kafka` checks the
+scripts themselves against Apache Kafka."""
 
 import asyncio
 from collections.abc import Callable

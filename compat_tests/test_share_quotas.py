@@ -16,9 +16,10 @@ RATE = 100 * KB
 COUNT = 20
 SIZE = 100 * KB
 AT_ONCE = 10 * RATE
-"""The burst that eleven windows of a second allow a client that was idle."""
+"""The bytes that a client may fetch at once after it was idle: Kafka averages the rate over eleven windows of one
+second each."""
 SLACK = 3 * SIZE
-"""The bytes by which the last response may exceed the quota, because no later request is delayed for it."""
+"""The bytes by which the last responses may exceed the quota: their throttle time would delay only later requests."""
 SETTINGS = {"offsets.topic.num.partitions": "5", "share.coordinator.state.topic.num.partitions": "3"}
 
 

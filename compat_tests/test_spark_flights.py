@@ -1,5 +1,5 @@
-"""Tests the output of `make demo`, which sends the flights of 2013 through Kafka and Spark and back, on either
-broker."""
+"""Tests the output of `make demo` against kpybroker and Apache Kafka. The demo sends the flights of 2013 through Kafka
+to Spark, and back."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""The programs whose errors docs/troubleshooting.md shows: stock clients in situations with an error, each in a
-separate process.
+"""Runs stock clients and the `kpybroker` command, each in a separate process, in the error situations that
+docs/troubleshooting.md describes.
 
 `python -m compat_tests.troubles` prints their output, in Markdown.
 """
@@ -18,7 +18,7 @@ from kpybroker.testing import Broker, Cluster
 from oracle.target import steady_port
 
 PATIENCE_S = 45.0
-"""A program that has not ended after this time is killed, and counts as silent."""
+"""A program that is still running after this time is killed, and its output says so."""
 
 PRODUCE = {
     "confluent-kafka": """
@@ -140,7 +140,7 @@ def said_by(
             said, _ = process.communicate(head + program, timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            said = process.communicate()[0] + f"(goes on for more than {PATIENCE_S:g} s)\n"
+            said = process.communicate()[0] + f"(still running after {PATIENCE_S:g} s)\n"
     return said
 
 
@@ -163,7 +163,7 @@ def nobody_listens(client: str) -> str:
 
 
 def at_the_http_port(client: str) -> str:
-    """Connect to the port of the metrics instead of the listener's."""
+    """Connect to the metrics port instead of the listener."""
     port = steady_port()
     with Broker({"kpybroker.http.port": port}):
         return said_by(PRODUCE[client], f"127.0.0.1:{port}")

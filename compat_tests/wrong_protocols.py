@@ -157,7 +157,7 @@ def _run(command: list[str], program: str) -> str:
         return process.communicate(program, timeout=PATIENCE_S)[0]
     except subprocess.TimeoutExpired:
         process.kill()
-        return process.communicate()[0] + f"(goes on for more than {PATIENCE_S:g} s)\n"
+        return process.communicate()[0] + f"(still running after {PATIENCE_S:g} s)\n"
 
 
 CLIENTS = ("confluent-kafka", "kafka-python", "Java")

@@ -9,7 +9,7 @@ from oracle.scenes import Ask
 EXACT, DEFAULT, ANY = 0, 1, 2
 Entity = list[tuple[str, str | None]]
 Ops = list[tuple[str, float | None]]
-"""Key and value; None removes it."""
+"""Each quota's key and value; the value None removes the quota."""
 RATE = "producer_byte_rate"
 INFINITE = float("inf")
 SET: list[tuple[Entity, Ops]] = [
@@ -135,8 +135,8 @@ class QuotaScenes:
             "an address with a client id": ([("ip", "10.0.0.1"), ("client-id", "one")], connections),
             "a rate of bytes of an address": ([("ip", "10.0.0.1")], a_rate),
             "connections of a user": (bob, connections),
-            "no address": ([("ip", "300.1.1.1.1")], connections),
-            "half an address": ([("ip", "not an address")], connections),
+            "an invalid address": ([("ip", "300.1.1.1.1")], connections),
+            "a name instead of an address": ([("ip", "not an address")], connections),
             "an IPv6 address": ([("ip", "::1")], [("connection_creation_rate", None)]),
             "an unknown key": (bob, [("nobody_knows", 5.0)]),
             "an empty key": (bob, [("", 5.0)]),
@@ -146,10 +146,10 @@ class QuotaScenes:
             "half a byte": (bob, [(RATE, 0.5)]),
             "1.5 bytes": (bob, [(RATE, 1.5)]),
             "nearly an integer": (bob, [(RATE, 1.0000001), (RATE, None)]),
-            "without an end": (bob, [(RATE, INFINITE)]),
+            "infinity": (bob, [(RATE, INFINITE)]),
             "more than a long": (bob, [(RATE, 2.0**63)]),
             "the largest double in a long": (bob, [(RATE, 2.0**63 - 1025)]),
-            "half of zero": (bob, [("request_percentage", -0.5)]),
+            "a negative percentage": (bob, [("request_percentage", -0.5)]),
             "no percent": (bob, [("request_percentage", 0.0)]),
             "half a connection": ([("ip", "10.0.0.2")], [("connection_creation_rate", 0.5)]),
             "no connection": ([("ip", "10.0.0.2")], [("connection_creation_rate", 0.0)]),

@@ -16,8 +16,8 @@ from kpybroker.wire.rpc import envelope
 async def forwarded(
     channel: ControllerChannel, api: Api, version: int, call: Call, body: bytes, timeout_ms: int
 ) -> bytes:
-    """The body of the active controller's response. call: the client's. Raises REQUEST_TIMED_OUT, or the error of the
-    envelope."""
+    """The body of the active controller's response. `call` describes the client's request. Raises REQUEST_TIMED_OUT, or
+    the error of the envelope."""
     sent = envelope.Request(
         request_data=request_head(0, api, version, call.client_id) + body,
         request_principal=encode_principal(call.principal),

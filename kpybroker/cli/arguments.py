@@ -11,7 +11,7 @@ from kpybroker.cli.help_page import HelpPage, HelpRow
 from kpybroker.errors import ConfigError
 
 DEV = (
-    "Start a broker for this laptop, on 127.0.0.1, or a cluster of several. It prints one line, `kpybroker "
+    "Start a broker or a cluster of several for local development, on 127.0.0.1. It prints one line, `kpybroker "
     "ready bootstrap=HOST:PORT ...`, when clients can connect, and stops cleanly on Ctrl-C or SIGTERM, or when its "
     "terminal is closed (SIGHUP)."
 )

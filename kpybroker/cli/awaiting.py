@@ -26,7 +26,7 @@ def wait(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Wait up to --timeout seconds until brokers are up. If they are not, exit with 1 and the reason."""
+    """Wait up to --timeout seconds for the brokers to be up. If they are not, print the reason and exit with 1."""
     timeout_s = options.timeout_ms() / 1000
     deadline = time.monotonic() + timeout_s
     up: list[int] = []

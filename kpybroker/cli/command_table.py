@@ -14,12 +14,12 @@ from kpybroker.cli.command_help import Command, CommandGroup
 COMMANDS = {
     "dev": (
         "serving_commands:dev",
-        "Start a broker for this laptop: on 127.0.0.1:9092, with its data in ./kpybroker-data.",
+        "Start a broker for local development, on 127.0.0.1:9092, with its data in ./kpybroker-data.",
     ),
     "serve": ("serving_commands:serve", "Start a broker from a properties file."),
     "wait": (
         "awaiting:wait",
-        "Wait up to --timeout seconds until brokers are up. If they are not, exit with 1 and the reason.",
+        "Wait up to --timeout seconds for the brokers to be up. If they are not, print the reason and exit with 1.",
     ),
     "stop": ("awaiting:stop", "Stop a broker that `dev --detach` started, and wait until it has ended."),
     "produce": ("produce:produce", "Send lines of a file or of standard input, one record each."),

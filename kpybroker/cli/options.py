@@ -64,7 +64,7 @@ Timeout = Annotated[
 
 
 COMMAND_CONFIG = "--command-config"
-CONFIG_HELP = f"Settings of a client for TLS and logins, as Kafka's tools read them (${CONFIG_VARIABLE})."
+CONFIG_HELP = f"A file of client settings, for example for TLS and SASL, as for Kafka's tools (${CONFIG_VARIABLE})."
 CommandConfig = Annotated[
     str | None, typer.Option(COMMAND_CONFIG, metavar="FILE", callback=_remember, help=CONFIG_HELP)
 ]

@@ -10,7 +10,7 @@ PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_opt
 
 
 def dev(context: typer.Context) -> None:
-    """Start a broker for this laptop: on 127.0.0.1:9092, with its data in ./kpybroker-data."""
+    """Start a broker for local development, on 127.0.0.1:9092, with its data in ./kpybroker-data."""
     run_serving(["dev", *context.args])
 
 

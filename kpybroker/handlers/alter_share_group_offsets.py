@@ -26,7 +26,8 @@ UNKNOWN = "This server does not host this topic-partition."
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
-    """Return a row for each partition once its new state is durable. Raises KafkaError if the group is refused."""
+    """Return a row for each partition once its new state is durable. Raises KafkaError if the group cannot be altered,
+    for example NON_EMPTY_GROUP."""
     check_served(broker)
     turns = Turns(broker.long_work)
     return Response(

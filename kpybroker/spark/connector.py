@@ -1,4 +1,4 @@
-"""Finds the Kafka connector for a Spark version, at Maven Central or in a folder of jars."""
+"""Finds the Kafka connector for a Spark version, on Maven Central or in a folder of jars."""
 
 import os
 import re
@@ -46,7 +46,7 @@ def connector(version: Version) -> dict[str, str]:
         of = re.fullmatch(rf"(?:{'|'.join(map(re.escape, of_spark))})-(\d+)\.(\d+)\..*", jar.name)
         if of is not None and not (int(of[1]) == version[0] and int(of[2]) <= version[1]):
             raise ConfigError(
-                f"{JARS_VARIABLE}={folder}: {jar.name} is for another Spark than the installed PySpark "
+                f"{JARS_VARIABLE}={folder}: {jar.name} is for a different Spark version than the installed PySpark "
                 f"{'.'.join(map(str, version))}: put the jars of that version there, or unset the variable"
             )
     return {"spark.jars": ",".join(map(str, jars))}

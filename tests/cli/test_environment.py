@@ -1,4 +1,5 @@
-"""Tests that `serve --from-env` reads variables as the image apache/kafka 4.3.1 does, and runs common compose files."""
+"""Tests that `serve --from-env` reads variables as the apache/kafka:4.3.1 image does, and works with the variables of
+our compose files."""
 
 from __future__ import annotations
 
@@ -107,7 +108,7 @@ def free_port() -> int:
 
 
 def here(services: dict[str, Any], tmp_path: Path) -> list[dict[str, str]]:
-    """The services' variables, with a loopback address for each container's name and free ports."""
+    """The services' variables, with each host name replaced by a loopback address, and each port by a free one."""
     addresses = {name: f"127.0.0.{number}" for number, name in enumerate(services, 1)}
     ports: dict[str, str] = {}
     found = []
@@ -126,7 +127,8 @@ def here(services: dict[str, Any], tmp_path: Path) -> list[dict[str, str]]:
 
 @contextlib.contextmanager
 def containers(file: str, tmp_path: Path) -> Iterator[list[dict[str, str]]]:
-    """The image's command with each service's variables, until all have reported that they are ready."""
+    """Run the image's command once for each service, with its variables. Yields when all processes are ready, and stops
+    them at the end."""
     variables = here(yaml.safe_load((DEPLOY / file).read_text())["services"], tmp_path)
     processes = [kpybroker_process("serve", "--from-env", env={**os.environ, **each}) for each in variables]
     try:
@@ -152,7 +154,8 @@ def health(variables: dict[str, str], path: str) -> tuple[int, str]:
 
 
 async def used(address: str, replicas: int) -> None:
-    """A client outside the containers creates a topic with this many replicas, and all of them come into sync."""
+    """Create a topic with this many replicas, as a client outside the containers. With one replica, also produce a
+    record."""
     host, _, port = address.rpartition(":")
     peer = await Peer.dial(real_world().network, host, int(port))
     try:

@@ -86,7 +86,7 @@ def test_a_repair_shows_its_plan_and_runs_only_with_yes(shell: Shell, history: H
     assert point[-1] == str(history.log.end)
 
 
-@pytest.mark.parametrize(("number", "said"), [(1, "is empty, where the batches"), (-1, "had been on the disk")])
+@pytest.mark.parametrize(("number", "said"), [(1, "is empty, but should contain the batches"), (-1, "was on the disk")])
 def test_emptied_segments_are_found_and_repaired(
     shell: Shell, history: History, tmp_path: Path, number: int, said: str
 ) -> None:

@@ -1,5 +1,5 @@
-"""AlterClientQuotas: valid quotas are set for their entities, and others are refused. tests/golden has more of Kafka's
-responses."""
+"""AlterClientQuotas: valid quotas are set for their entities, and others are refused. tests/golden has further
+responses, recorded on Apache Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the requests of misbehaving clients are refused or accepted, and that none of them stops a coordinator."""
+"""Tests that no request of a misbehaving client stops a coordinator, or makes a replay differ from the live state."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def shown(played: Stage) -> Any:
 
 
 def hostile(chance: Random, played: Stage) -> Any:
-    """Any request to the only group, with ids that usually exist."""
+    """A random request to group g, with ids that usually exist."""
     members = (
         [*played.machine.kinds["classic"].groups["g"].members] if "g" in played.machine.kinds["classic"].groups else []
     )

@@ -1,4 +1,4 @@
-"""Brokers for tests that only register and send heartbeats, and serve no clients."""
+"""Brokers that only register and send heartbeats, for tests. They serve no clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kpybroker.wire.rpc import broker_heartbeat, broker_registration
 
 
 class Stranger:
-    """A broker with an id, an incarnation and an epoch."""
+    """A broker that sends registrations and heartbeats through `peer`."""
 
     def __init__(self, peer: Peer, cluster_id: str, node_id: int, incarnation: int = 1) -> None:
         self.peer = peer

@@ -1,4 +1,4 @@
-"""Scripts for the Raft function: sequences of events, and the expected effects."""
+"""Tests of the Raft function `step`: sequences of events and the expected effects."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_an_observer_follows_and_is_never_a_candidate() -> None:
     )
     assert lines == ["nothing", "nothing", "persist epoch=3 leader=2 voted=-1", "nothing"]
     state, lines = play(late(state), raft.TimerTick())
-    assert lines == ["nothing"], "a hung disk does not stop a follower"
+    assert lines == ["nothing"], "an observer's timeout has no effects"
     assert (state.role, state.deadline_ms) == (Role.UNATTACHED, None)
 
 
@@ -267,7 +267,8 @@ def test_a_majority_has_all_committed_records_and_the_watermark_never_falls(vote
             assert state.high_watermark > max(before, start)
         else:
             assert state.high_watermark == before
-        had[voter] = max(had[voter], end)  # a lost disk is relevant only in elections
+        # data that was lost with a disk still counts, because the loss matters only in elections
+        had[voter] = max(had[voter], end)
         have = sum(had[voter] >= state.high_watermark for voter in ids)
         assert have > voters // 2
         beyond = sum(synced > max(state.high_watermark, start) for synced in state.synced.values())

@@ -104,7 +104,7 @@ def test_jars_of_another_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     for jar in JARS:
         (tmp_path / jar.replace("_2.13-4.0.0", f"_{scala}-4.2.0")).touch()
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
-    with pytest.raises(ConfigError, match=r"-4.2.0.jar is for another Spark than .* PySpark \d.\d.\d"):
+    with pytest.raises(ConfigError, match=r"-4.2.0.jar is for a different Spark version than .* PySpark \d.\d.\d"):
         connector(version)
 
 

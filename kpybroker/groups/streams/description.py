@@ -37,7 +37,7 @@ def described(group: StreamsGroup) -> described_rpc.DescribedGroup:
 
 
 def _topology(group: StreamsGroup) -> described_rpc.Topology | None:
-    """The topology, with the numbers of partitions if tasks can be assigned."""
+    """The topology. It includes partition counts once the topology is configured."""
     if group.topology is None:
         return None
     found = group.configured
@@ -134,8 +134,8 @@ def _assignment(tasks: Tasks | HeldTasks) -> described_rpc.Assignment:
 
 
 def partitions_by_endpoint(group: StreamsGroup, last: StreamsMember, image: Image) -> list[Any]:
-    """The partitions of the source topics whose tasks each endpoint runs. The member `last` is last,
-    as in Kafka."""
+    """For each endpoint, the source topic partitions of the tasks that run there. `last` is the member that comes last
+    in the list, as in Kafka."""
     subtopologies = {} if group.configured is None else group.configured.subtopologies or {}
     members = [member for member in group.members.values() if member is not last]
     return [

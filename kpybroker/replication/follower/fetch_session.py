@@ -14,7 +14,7 @@ from kpybroker.replication.partition.sessions import EPOCH_MAX, INITIAL_EPOCH
 from kpybroker.topics import TopicIdPartition
 
 NAMED_MAX = 2500
-"""The most partitions in one Fetch. The leader processes them without a pause, in about 15 ms."""
+"""The maximum number of partitions in one Fetch. The leader processes them without a pause, in about 15 ms."""
 
 
 class PartitionFetch(NamedTuple):

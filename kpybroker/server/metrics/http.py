@@ -56,10 +56,10 @@ class Guard(Protocol):
     tls: TlsAcceptor | None
 
     def refuse(self, path: str, host: str, headers: Mapping[str, str]) -> Page | None:
-        """The response that refuses a request from this address; None if the request may read the page."""
+        """The response that refuses a request from this address; None if the request is allowed."""
 
     def spoke_tls(self, host: str) -> None:
-        """Called if a client of this address used TLS although the pages are served without TLS."""
+        """Called if a client at this address used TLS although the pages are served without TLS."""
 
 
 class HttpServer:

@@ -1,9 +1,10 @@
-"""Compares the log ends that nodes report with the batches on their disks. No node may report batches in memory only.
+"""Compares the log ends that nodes report with the batches on their disks. No node may report batches that it has
+only in memory.
 
-A leader has the log end of each follower from its fetches, the leader of the quorum has the log end of each voter, and
-a broker has the ends to which its own logs are written. Each log end is compared with the batches in the files. These
-are the batches in the page cache or, with `kpybroker.fsync=always` and for voters, the batches that survive a power
-loss.
+A leader knows the log end of each follower from the follower's fetches, the leader of the quorum knows that of each
+voter, and a broker knows up to which offset it has written its own logs. Each log end is compared with the batches in
+the files. These are the batches in the page cache or, with `kpybroker.fsync=always` and for voters, the batches that
+survive a power loss.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _SUFFIX, _SWAP = ".log", ".swap"
 
 
 class Files:
-    """Finds the last batch in the files of a log by batch headers. It stores its position, and reads only newer
-    batches."""
+    """Finds the last batch in the files of a log by reading batch headers. The position of that batch is stored, so the
+    next call reads only newer batches."""
 
     def __init__(self) -> None:
         self._seen: dict[File, tuple[int, int, bytes]] = {}
-        """For each file, the position of the last batch that was read, its end offset, and its header, which has its
-        CRC."""
+        """For each file, the position of the last batch that was read, its end offset, and its header. A header
+        contains the CRC, so a changed batch is noticed."""
 
     def end(self, storage: Storage, directory: str, *, synced: bool) -> int:
         """The end offset of the last batch in a log's directory; -1 if it has no files.
@@ -131,7 +132,7 @@ class Claims:
             node = by_id[node_id].node
             replica = None if node is None else node.broker.replication.hosting.find(partition.topic, partition.index)
             if node is None or replica is None or node.broker.membership.epoch != follower.broker_epoch:
-                continue  # the follower has restarted, and its next fetch has its log end
+                continue  # the follower has restarted, and its next fetch will report its log end
             if replica.leader_epoch != partition.leader_epoch or replica.topic_id != partition.topic_id:
                 continue  # one of the two has a newer epoch, and has truncated its log or is about to
             key = (machine.setup.node_id, node_id, partition.topic_id, partition.index)
@@ -152,7 +153,7 @@ class Claims:
                 continue
             self._voted[key] = claim
             log = node.broker.quorum.log
-            # if not, the voter has lost its disk or truncates its log
+            # a voter in another epoch, or with a lower log end, may have lost its disk or truncated its log
             if node.broker.quorum.epoch == state.epoch and log.end >= end:
                 who = f"{machine.name}, which leads the quorum,"
                 self._compare(by_id[voter], log, end, synced=True, who=who)
@@ -162,8 +163,8 @@ class Claims:
             return  # no batch has to exist
         found = self._files.end(machine.storage, log.directory, synced=synced)
         if found < claim:
-            on = "on the disk" if synced else "in the files"
+            on = "on its disk" if synced else "in its files"
             self._history.breach(
-                f"{who} counts {log.topic}-{log.partition} below {claim} as {on} of {machine.name}, which has only "
-                f"what is below {found}"
+                f"{who} assumes that {machine.name} has {log.topic}-{log.partition} below offset {claim} {on}, but it "
+                f"has only the offsets below {found}"
             )

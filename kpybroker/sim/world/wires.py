@@ -1,4 +1,4 @@
-"""The links of the simulated network, which determine when a piece arrives at another address, and whether it does."""
+"""The links of the simulated network: they determine whether and when a piece of a stream reaches another address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ WINDOW_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class Weather:
-    """The delays of all links in seconds, and the probability and the duration of stalls of a piece."""
+    """The delays of all links in seconds, the probability and maximum duration of a stall, and the probability that
+    data arrives in two pieces."""
 
     delay_s: float = 0.0003
     jitter_s: float = 0.0003
@@ -73,7 +74,7 @@ class Wires:
     # ---- faults
 
     def narrow(self, window_bytes: int) -> None:
-        """Set the window, the most bytes in flight in one direction of a stream."""
+        """Set the window, the maximum number of bytes in flight in one direction of a stream."""
         self.window_bytes = window_bytes
 
     def cut(self, source: str, target: str) -> None:

@@ -68,7 +68,8 @@ class Checked:
     """Whether there are valid batches after damaged ones."""
     epochs: LeaderEpochs | None = None
     sure: int = 0
-    """The offset from which the next start rebuilds the indexes of segments. The checkpoint may lack their epochs."""
+    """The next start rebuilds the indexes of the segments from this offset on. The leader epoch checkpoint may lack the
+    epochs of these segments."""
 
     def known_epoch(self, base: int) -> Callable[[int], int]:
         """A function that returns the leader epoch of an offset in the segment with this base offset; -1 if unknown."""
@@ -156,11 +157,12 @@ def check_partition(
         if epochs is not None and is_sure and not examined.flaws:
             _check_epochs(found, directory, examined, epochs)
         if not data and limit < ENDLESS and base >= cleaned_end and not is_metadata and (marks.clean or base < point):
-            found.add(file, f"is empty, where the batches from offset {base} to {limit} should be", offset=base)
+            found.add(file, f"is empty, but should contain the batches from offset {base} to {limit}", offset=base)
             found.emptied.append(base)
         if limit == ENDLESS and not is_metadata and marks.starts.get(key, 0) <= examined.next_offset < point:
             end = found.lost_end = examined.next_offset
-            found.add(file, f"ends at offset {end}, but everything below {point} had been on the disk", offset=end)
+            text = f"ends at offset {end}, but the recovery point says that everything below {point} was on the disk"
+            found.add(file, text, offset=end)
         progress(len(data))
     _check_small_files(world, found, directory, names)
     return found
@@ -245,7 +247,8 @@ def _check_aborted(
     for producer, first, last in lacking[:1]:
         found.add(file, f"lacks the transaction of producer {producer} from {first}, aborted at {last}", offset=last)
     for producer, _, last in strange[:1]:
-        found.add(file, f"has a transaction of producer {producer} that is not aborted there in the log", offset=last)
+        text = f"has a transaction of producer {producer} that ends at {last}, but the log has no abort marker of this "
+        found.add(file, f"{text}producer at that offset", offset=last)
 
 
 def _check_epochs(found: Checked, directory: str, examined: Examined, epochs: LeaderEpochs) -> None:

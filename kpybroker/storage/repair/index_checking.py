@@ -29,9 +29,9 @@ def check_offsets(content: bytes, base: int, batches: list[Sound], is_last: bool
         if number is None:
             return at, f"an entry names position {position}, where no batch begins"
         if offset < batches[number].batch.base_offset or (offset, position) <= before or relative < 0:
-            return at, f"an entry says that offset {offset} is at position {position}"
+            return at, f"an entry says that offset {offset} is at position {position}, but is wrong or out of order"
         if offset >= batches[-1].batch.next_offset:
-            return at, f"an entry says that offset {offset} is at position {position}"
+            return at, f"an entry names offset {offset}, but the segment ends before that offset"
         before = offset, position
     return (len(content), f"{rest} bytes at the end are not an entry") if rest else None
 
@@ -49,9 +49,10 @@ def check_times(content: bytes, base: int, batches: list[Sound], is_last: bool) 
         timestamp, relative = TIME_ENTRY.unpack_from(content, at)
         number = bisect_right(ends, base + relative) - 1
         if number < 0 or relative < 0 or (timestamp, relative) <= before or largest[number] != timestamp:
-            return at, f"an entry says that {timestamp} is the largest timestamp up to offset {base + relative}"
+            said = f"an entry says that {timestamp} is the largest timestamp up to offset {base + relative}"
+            return at, f"{said}, but is wrong or out of order"
         if base + relative >= batches[-1].batch.next_offset:
-            return at, f"an entry names offset {base + relative}, and the segment ends before"
+            return at, f"an entry names offset {base + relative}, but the segment ends before that offset"
         before = timestamp, relative
     if largest and not is_last and largest[-1] >= 0 and before[0] != largest[-1]:
         return len(content), f"lacks the segment's largest timestamp, {largest[-1]}"
