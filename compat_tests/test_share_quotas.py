@@ -30,6 +30,7 @@ def target(target_name: str) -> Iterator[Running]:
         yield broker
 
 
+@pytest.mark.full
 def test_a_share_consumer_is_held_to_its_rate(
     broker: Running, make_topic: MakeTopic, unique: Callable[[], str], target_name: str
 ) -> None:

@@ -64,14 +64,15 @@ class Queue:
         return next((line.split()[-1] for line in told.splitlines() if TOPIC in line), "")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("kinds", "how"),
     [
         ((KAFKA, KPYBROKER, KAFKA), "stop"),
-        pytest.param((KAFKA, KPYBROKER, KAFKA), "kill9", marks=pytest.mark.full),
-        pytest.param((KPYBROKER, KAFKA, KPYBROKER), "stop", marks=pytest.mark.full),
-        pytest.param((KPYBROKER, KAFKA, KPYBROKER), "kill9", marks=pytest.mark.full),
+        ((KAFKA, KPYBROKER, KAFKA), "kill9"),
+        ((KPYBROKER, KAFKA, KPYBROKER), "stop"),
+        ((KPYBROKER, KAFKA, KPYBROKER), "kill9"),
     ],
     ids=lambda part: part if isinstance(part, str) else "-".join(part),
 )
