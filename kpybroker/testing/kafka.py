@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from kpybroker.cli.json_lines import Outgoing
 from kpybroker.client.client import Client, parse_bootstrap
 from kpybroker.testing import operations
 from kpybroker.testing.operations import ReceivedRecord
@@ -121,8 +122,7 @@ class Kafka:
         The partition of a key is that of Kafka's default partitioner. A missing topic is created as for any producer.
         """
         records = [
-            operations.outgoing(_encoded(key), _encoded(value), _headers(headers), partition, timestamp_ms)
-            for value in values
+            Outgoing(_encoded(key), _encoded(value), _headers(headers), partition, timestamp_ms) for value in values
         ]
         self._run(lambda client: operations.send(client, topic, records))
 

@@ -57,13 +57,6 @@ async def create_topic(client: Client, name: str, partitions: int | None, settin
     await client.topic(name)
 
 
-def outgoing(
-    key: bytes | None, value: bytes | None, headers: Headers, partition: int | None, timestamp_ms: int | None
-) -> Outgoing:
-    """A record to send."""
-    return Outgoing(key, value, headers, partition, timestamp_ms)
-
-
 async def send(client: Client, topic: str, records: Sequence[Outgoing]) -> None:
     """Send records with acks=all as an idempotent producer."""
     sender = RecordSender(client, topic, SendOptions())

@@ -39,8 +39,8 @@ class Letters:
         assert told.code == 0, told.err
         return told
 
-    def sent(self, **counts: int) -> dict[str, int]:
-        return {"topic": self.topic, "sent": 0, "repeated": 0, "gone": 0, **counts}  # type: ignore[dict-item]
+    def sent(self, **counts: int) -> dict[str, str | int]:
+        return {"topic": self.topic, "sent": 0, "repeated": 0, "gone": 0, **counts}
 
     def values(self) -> list[tuple[int, str | None]]:
         """Partition and value of all records of the source topic."""

@@ -11,14 +11,17 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kpybroker.cli.fault_commands import rule_of
+from kpybroker.cli.fault_commands import execute, rule_of
+from kpybroker.client.peer import Peer
 from kpybroker.errors import KafkaError
 from kpybroker.handlers import refused
+from kpybroker.server.node import Node
 from kpybroker.server.requests.faults import FAULTS_MAX
 from kpybroker.testing import Broker, Cluster
-from kpybroker.testing.fault import Fault
 from kpybroker.wire.api import API, Api, Audience
 from kpybroker.wire.frame import encode_response
+from tests.asking import make, put
+from tests.conftest import WithBroker
 
 PATIENCE_S = 30
 QUIET = {"log_level": 0, "message.timeout.ms": 20_000}
@@ -202,30 +205,30 @@ def test_a_broker_that_does_not_run_takes_no_faults() -> None:
             broker.fault("Produce", disconnect=True).__enter__()
 
 
-def test_there_is_a_limit_of_faults(broker: Broker, topic: str) -> None:
-    with broker.fault("Produce", disconnect=True, topic="another") as first:
-        (node,) = first._numbers  # noqa: SLF001 - a thousand `with` blocks cannot be nested
-        faults = [Fault([node], "Produce", {"disconnect": True, "topic": "another"}) for _ in range(FAULTS_MAX - 1)]
-        with pytest.raises(ValueError, match=f"there are {FAULTS_MAX} faults already; remove some"):
-            Fault([node], "Produce", {"disconnect": True})
-        assert produced(broker, topic)[0] is None, "all are looked at, and none matches"
-        for fault in faults:
-            fault.heal()
+def test_there_is_a_limit_of_faults(with_broker: WithBroker) -> None:
+    command = b'{"do": "fault", "api": "Produce", "kind": "disconnect", "topic": "another"}'
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        for number in range(1, FAULTS_MAX + 1):
+            assert json.loads(execute(node.server, command)) == {"fault": number}
+        refused = json.loads(execute(node.server, command))["refused"]
+        assert refused == f"there are {FAULTS_MAX} faults already; remove some"
+        await put(peer, "t", b"x")  # all are looked at, and none matches
+        for number in range(1, FAULTS_MAX + 1):
+            assert json.loads(execute(node.server, b'{"do": "heal", "fault": %d}' % number)) == {"hits": 0}
+        assert not node.server.faults.is_active
+
+    with_broker(scenario)
 
 
-@pytest.mark.parametrize(
-    "line", [b"\n", b"[]\n", b"{\n", b'{"do": "dance"}\n', b'{"do": "heal", "fault": 9}\n', b"\xff\n"]
-)
-def test_a_command_that_cannot_be_read_is_refused(line: bytes, broker: Broker, topic: str) -> None:
-    with broker.fault("Metadata", disconnect=True, client_id="another") as fault:
-        (node,) = fault._numbers  # noqa: SLF001 - no public call sends such a line
-        process = node._process  # noqa: SLF001
-        assert process is not None
-        assert process.stdin is not None
-        process.stdin.write(line)
-        process.stdin.flush()
-        assert "refused" in json.loads(node._lines.get(timeout=PATIENCE_S))  # noqa: SLF001
-        assert fault.hits == 0
+@pytest.mark.parametrize("line", [b"", b"[]", b"{", b'{"do": "dance"}', b'{"do": "heal", "fault": 9}', b"\xff"])
+def test_a_command_that_cannot_be_read_is_refused(line: bytes, with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        assert json.loads(execute(node.server, line)).keys() == {"refused"}
+        assert not node.server.faults.is_active
+
+    with_broker(scenario)
 
 
 @pytest.mark.parametrize("api", [api for api in API if api.audience is not Audience.BROKER], ids=lambda api: api.name)

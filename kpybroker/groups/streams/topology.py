@@ -36,8 +36,6 @@ class Topology:
             return NotImplemented
         return self.epoch == other.epoch and self.subtopologies == other.subtopologies
 
-    __hash__ = None  # type: ignore[assignment]  # it is compared with what clients send, and is not a key
-
 
 def sources(subtopology: stored.Subtopology) -> Iterator[str]:
     """The topics that a subtopology reads."""
