@@ -59,6 +59,7 @@ class Cluster(Kafka):
         self._nodes: dict[int, NodeProcess] = {}
         self._ready: dict[int, ReadyFacts] = {}
         self._ports = Ports()
+        self._is_closed = False
         self._alive: IO[bytes] | None = None
         self._remover: subprocess.Popen[bytes] | None = None
 
@@ -123,6 +124,8 @@ class Cluster(Kafka):
 
     def start(self, node: int | None = None) -> Self:
         """Start a broker, or all that are not running, and wait until they serve. Raises BrokerStartError."""
+        if self._is_closed:
+            raise RuntimeError(f"this {type(self).__name__} is closed and its data is removed; create another one")
         chosen = [self._node(node)] if node is not None and self._nodes else None
         if not self._nodes:
             self._open()
@@ -189,6 +192,7 @@ class Cluster(Kafka):
     def close(self) -> None:
         """Kill all brokers, because their data is no longer needed, and remove the data."""
         Cluster.running.discard(self)
+        self._is_closed = True
         for node in self._nodes.values():
             node.kill()
         self._ports.close()

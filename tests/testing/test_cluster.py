@@ -192,6 +192,8 @@ def test_without_a_with_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     finally:
         kafka.close()
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RuntimeError, match="this Broker is closed and its data is removed; create another one"):
+        kafka.start()
 
 
 def test_metrics_are_served_where_asked_for() -> None:

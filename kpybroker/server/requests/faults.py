@@ -194,7 +194,10 @@ class Faults:
             dispatch(connection, frame)
         elif rule.kind == NO_REPLY:
             fault.pauses.begin(connection)
-            self._hanging.setdefault(fault.number, []).append(connection)
+            hanging = self._hanging.get(fault.number, [])
+            if len(hanging) >= LOST_MAX:
+                hanging = [each for each in hanging if not each.is_closing]
+            self._hanging[fault.number] = [*hanging, connection]
         elif rule.kind == DISCONNECT:
             connection.drop("a test's fault")
         else:
