@@ -123,7 +123,10 @@ class Cluster(Kafka):
         return [f"broker {node_id} {how}" for node_id, how in endings if how is not None]
 
     def start(self, node: int | None = None) -> Self:
-        """Start a broker, or all that are not running, and wait until they serve. Raises BrokerStartError."""
+        """Start a broker, or all that are not running, and wait until they serve.
+
+        Raises BrokerStartError; RuntimeError after `close`.
+        """
         if self._is_closed:
             raise RuntimeError(f"this {type(self).__name__} is closed and its data is removed; create another one")
         chosen = [self._node(node)] if node is not None and self._nodes else None

@@ -28,7 +28,7 @@ from kpybroker.wire.frame import parse_request_header
 
 FAULTS_MAX = 1000
 LOST_MAX = 1000
-"""The number of replies to lose at which the replies of closed connections are removed."""
+"""When this many replies are to be lost, or this many connections hang, those of closed connections are removed."""
 _KEY = Struct(">h").unpack_from
 TOPIC_LISTS = ("topics", "topic_data")
 """The names of the lists of topics in requests."""
