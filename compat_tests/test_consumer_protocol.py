@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat_tests.conftest import Running, start_target, wait_until_led
@@ -47,6 +47,7 @@ class Members:
         self.owners: dict[tuple[str, int], str] = {}
         self.live: dict[str, Consumer] = {}
         self.read: set[bytes] = set()
+        self.errors: list[KafkaError] = []
         self.moves = 0
 
     def join(self, name: str, topics: list[str], protocol: str = "consumer", **settings: Any) -> None:
@@ -60,7 +61,7 @@ class Members:
             **{key.replace("_", "."): value for key, value in settings.items()},
         }
         if protocol == "classic":
-            config |= {"partition.assignment.strategy": "cooperative-sticky", "heartbeat.interval.ms": 300}
+            config = {"partition.assignment.strategy": "range", "heartbeat.interval.ms": 300} | config
         consumer = self.live[name] = Consumer(config)
         consumer.subscribe(
             topics,
@@ -87,8 +88,12 @@ class Members:
         """Poll each member once. Offsets are committed when partitions move, and every five seconds."""
         for consumer in list(self.live.values()):
             message = consumer.poll(0.002)
-            if message is not None and message.error() is None:
+            if message is None:
+                continue
+            if message.error() is None:
                 self.read.add(message.value())
+            else:
+                self.errors.append(message.error())
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + SETTLE_S
@@ -200,6 +205,24 @@ def test_a_live_group_migrates_and_back(quick: Running, unique: Callable[[], str
         some.leave("new-1")
         some.until(lambda: some.shares() == [12], "only members of the classic protocol")
         flows(3, "a classic member reads")
+
+
+def test_assignments_with_user_data_prevent_a_migration(quick: Running, unique: Callable[[], str]) -> None:
+    """librdkafka's cooperative-sticky assignor puts user data into the assignments from the second rebalance on. A
+    coordinator could not create such data, so a member of the consumer protocol is refused, and the group continues."""
+    topic = make(quick, unique())
+    with members(quick.bootstrap, unique()) as some:
+        sticky = {"partition_assignment_strategy": "cooperative-sticky"}
+        some.join("old-1", [topic], "classic", **sticky)
+        some.until(lambda: some.shares() == [12], "the only member")
+        some.join("old-2", [topic], "classic", **sticky)
+        some.until(lambda: some.shares() == [6, 6], "two members after several rebalances")
+        some.join("new-1", [topic])
+        some.until(lambda: bool(some.errors), "an error")
+        assert "The group id does not exist" in str(some.errors[0])
+        send(quick, topic, [b"%d" % number for number in range(100)])
+        some.until(lambda: len(some.read) == 100, "the classic members read")
+        assert some.shares() == [0, 6, 6]
 
 
 def test_fifty_members_join_and_leave(quick: Running, unique: Callable[[], str]) -> None:
