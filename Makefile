@@ -18,6 +18,9 @@ NEXT_SPARK := .cache/pyspark-$(NEXT_PYSPARK)
 SPARK_TESTS := $(wildcard compat_tests/test_spark*.py compat_tests/test_example_*.py)
 ARCHIVE_TESTS := $(wildcard compat_tests/test_*archive*.py)
 
+# The tests start hundreds of processes. Without byte code, each of them would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test check lint compat spark-full takeover pages demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
 
 run: $(VENV)/runtime

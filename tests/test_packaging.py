@@ -128,6 +128,7 @@ def imports(node: ast.AST, *, at_load: bool = True) -> Iterator[tuple[str, bool]
             yield from imports(inner, at_load=at_load)
 
 
+@pytest.mark.slow
 def test_modules_can_be_imported_with_the_required_packages() -> None:
     """Other packages are imported inside functions, where the error can name the extra that provides them."""
     for file in sorted(PACKAGE.rglob("*.py")):

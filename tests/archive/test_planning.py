@@ -56,6 +56,7 @@ def test_records_deleted_during_a_run_are_reported() -> None:
 parts = st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 300))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 20), parts, max_size=8), st.integers(1, 300))
 def test_the_rounds_add_up_to_the_ranges(sizes: dict[int, tuple[int, int, int]], offsets_max: int) -> None:

@@ -16,6 +16,8 @@ from confluent_kafka.admin import ResourceType as Resource
 from kpybroker.testing import Broker
 from tests.cli.shell import Answer, Shell
 
+pytestmark = pytest.mark.slow
+
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 Run = Callable[..., Answer]
 

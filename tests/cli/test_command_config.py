@@ -12,6 +12,8 @@ from oracle.target import steady_port
 from tests.certificates import sign
 from tests.cli.shell import Shell, kpybroker_process, ready
 
+pytestmark = pytest.mark.slow
+
 AUTHORITY = sign("authority")
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 PLAIN, NAMED = steady_port(), steady_port()

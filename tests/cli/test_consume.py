@@ -13,6 +13,8 @@ from confluent_kafka import Producer
 from kpybroker.testing import Broker
 from tests.cli.shell import Shell, kpybroker_process
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 
 

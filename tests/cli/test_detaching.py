@@ -14,6 +14,8 @@ import pytest
 from kpybroker.testing import Broker
 from tests.cli.shell import Shell
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 
 

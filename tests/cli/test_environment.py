@@ -172,6 +172,7 @@ def outside(variables: dict[str, str]) -> str:
     return str(address)
 
 
+@pytest.mark.slow
 def test_one_container_serves(tmp_path: Path) -> None:
     with containers("compose-one.yaml", tmp_path) as (variables,):
         asyncio.run(used(outside(variables), replicas=1))

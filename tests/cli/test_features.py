@@ -8,6 +8,7 @@ from kpybroker.testing import Broker
 from tests.cli.shell import Shell
 
 
+@pytest.mark.slow
 def test_levels_are_listed_and_set(monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker({"unstable.feature.versions.enable": True}) as broker:
         shell = Shell(broker.bootstrap, monkeypatch)

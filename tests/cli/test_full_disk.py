@@ -22,6 +22,8 @@ from tests.asking import get, make, put
 from tests.cli.shell import Shell, ready
 from tests.cli.small_disk import SmallDisk, limited, may_mount, mounted
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 VALUE_BYTES = 50_000
 

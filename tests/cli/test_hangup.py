@@ -14,6 +14,8 @@ import pytest
 
 from tests.cli.shell import Shell, kpybroker_process, ready
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 DEV = ("dev", "--port", "0", "--ephemeral")
 WITH_TERMINAL = (

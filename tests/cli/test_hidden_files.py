@@ -90,6 +90,7 @@ def test_a_file_with_secrets_that_others_may_read_is_told(
     assert said == ([line] if named and mode & stat.S_IRWXO else [])
 
 
+@pytest.mark.slow
 def test_serve_and_commands_tell_it(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(f"{JAAS}listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'data'}\n")

@@ -22,6 +22,8 @@ from kpybroker.errors import ConfigError
 from oracle.target import steady_port
 from tests.cli.shell import Shell, kpybroker_process, ready
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 Start = Callable[..., subprocess.Popen[str]]
 

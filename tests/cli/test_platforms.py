@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from kpybroker.client.peer import Peer
 from kpybroker.world.real import real_world
 from tests.asking import get, make, put
@@ -103,6 +105,7 @@ def test_a_mac_syncs_to_the_device() -> None:
     assert said.endswith("synced=0\n")
 
 
+@pytest.mark.slow
 def test_several_brokers_start_although_bound_ports_block_each_other() -> None:
     served(on_a_mac("dev", "--brokers", "2", "--port", "0", "--ephemeral"), brokers=2)
 

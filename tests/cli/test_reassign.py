@@ -29,6 +29,7 @@ def settings(shell: Shell) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 def test_a_topic_moves_as_planned(cluster: Shell, topic: str) -> None:
     cluster("topics", "create", topic, "--partitions", "4", "--replication", "1")
     cluster("produce", topic, stdin=b"a\n" * 100)

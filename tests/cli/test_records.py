@@ -241,6 +241,7 @@ def test_json_is_one_object_per_line(shell: Shell, topic: str) -> None:
     assert [json.loads(line)["value"] for line in lines] == ["grüße", "😀"]
 
 
+@pytest.mark.slow
 def test_the_commands_in_the_help_work_on_a_fresh_broker() -> None:
     told = subprocess.run([sys.executable, "-m", "kpybroker", "--help"], capture_output=True, text=True, check=True)
     steps = re.findall(r"`kpybroker ([^`]*)`", " ".join(told.stdout.split()))
@@ -271,6 +272,7 @@ def test_produce_creates_its_topic_and_reports_it(shell: Shell, topic: str) -> N
     assert shell("consume", topic, "--from-beginning").out == "one\ntwo\n"
 
 
+@pytest.mark.slow
 def test_produce_creates_no_topic_if_the_broker_does_not_allow_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker({"auto.create.topics.enable": False}) as broker:
         shell = Shell(broker.bootstrap, monkeypatch)

@@ -13,6 +13,8 @@ from kpybroker.config import parse_properties
 from kpybroker.config.login import login_of
 from tests.cli.shell import Shell, kpybroker_process, ready
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def secure(*arguments: str) -> Iterator[dict[str, str]]:

@@ -23,6 +23,8 @@ from kpybroker.wire.rpc import consumer_group_heartbeat, find_coordinator
 from kpybroker.world.real import real_world
 from tests.cli.shell import Shell, kpybroker_process, ready
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 
 

@@ -15,6 +15,8 @@ from tests.certificates import sign
 from tests.cli.shell import Shell, kpybroker_process, ready
 from tests.server.clustering import free_ports
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 LOOKS_MAX = 40
 

@@ -16,6 +16,8 @@ from tests.conftest import WithBroker
 from tests.handlers.strangers import live_stranger
 from tests.handlers.test_alter_partition import make_topic
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_topic_lives_from_create_to_delete(shell: Shell, topic: str) -> None:
     made = shell("topics", "create", topic, "--partitions", "3", "--set", "retention.ms=60000", "--json")

@@ -22,6 +22,8 @@ from kpybroker.config.reference import page
 from kpybroker.config.security_keys import AUTHORIZER_KEYS, SECURITY_KEYS
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent.parent / "kpybroker"
 DEFINITIONS = json.loads((HERE / "definitions-4.3.1.json").read_text())

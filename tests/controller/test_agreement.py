@@ -69,6 +69,7 @@ def histories(draw: st.DrawFn) -> list[Any]:
     return records
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(histories(), st.data())
 def test_the_state_and_the_image_agree_on_every_history(records: list[Any], data: st.DataObject) -> None:

@@ -23,6 +23,8 @@ from kpybroker.controller.commands import (
 from oracle.boundaries import NAMES
 from tests.controller.stage import Stage
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = (Path(__file__).parent.parent / "config" / "boundaries-4.3.1.tsv").read_text().splitlines()
 ARABIC_ONE = "\u0661"
 CLASSES, POOLS = {"metric.reporters"}, {"log.cleaner.threads", "remote.log.reader.threads"}

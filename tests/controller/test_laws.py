@@ -202,6 +202,7 @@ def assert_follows(before: PartitionImage, after: PartitionImage, place: tuple[s
         assert after.leader == -1 or after.leader in complete or unclean, place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elr", [False, True], ids=["isr", "elr"])
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, max_size=25))

@@ -63,6 +63,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(COMMANDS, max_size=12), st.lists(st.integers(1, 3), max_size=2))
 def test_replay_equals_live_and_the_image_agrees(commands: list[Command], restarts: list[int]) -> None:

@@ -99,6 +99,7 @@ def steps(stage: Stage) -> Iterator[int]:
         yield len(decided(stage, Tick()).records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_silence", [False, True])
 def test_a_fencing_takes_several_steps_and_other_requests_run_between_them(by_silence: bool) -> None:
     stage = Stage(brokers=3)

@@ -95,6 +95,7 @@ KEYS = st.sampled_from(["producer_byte_rate", "request_percentage", "connection_
 CHANGES = st.builds(QuotaChange, ENTITIES, st.lists(st.tuples(KEYS, VALUES), max_size=3).map(tuple))
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(CHANGES, max_size=4)))
 def test_replaying_the_records_gives_the_same_quotas(requests: list[list[QuotaChange]]) -> None:
     stage = Stage()

@@ -42,6 +42,8 @@ from kpybroker.wire.api import by_name
 from tests.boundaries import values_of
 from tests.controller.stage import Stage
 
+pytestmark = pytest.mark.slow
+
 RESOURCES = [
     (ResourceType.TOPIC, "t"),
     (ResourceType.BROKER, ""),

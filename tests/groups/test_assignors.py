@@ -3,6 +3,7 @@ move."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ def owners(plan: GroupAssignment) -> dict[tuple[bytes, int], str]:
     return dict(found)
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from(sorted(ASSIGNORS)), some_partitions, some_members)
 def test_every_subscribed_partition_is_assigned_once_to_a_subscriber(
     data: st.DataObject, name: str, partitions: dict[bytes, int], members: list[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from tests.groups.consumers import Colony
 QUICK = {"consumer_session_timeout_ms": 10_000, "consumer_min_session_timeout_ms": 1_000}
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0, 1_000]))
 def test_well_behaved_consumers_come_to_rest(seed: int, interval_ms: int) -> None:

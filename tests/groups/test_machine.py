@@ -126,6 +126,7 @@ def test_every_ticket_is_answered_once(seed: int) -> None:
     assert not [ticket for ticket in forgotten if ticket in stage.commands]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
 def test_well_behaved_members_come_to_rest_in_one_generation(seed: int) -> None:

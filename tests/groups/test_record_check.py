@@ -72,6 +72,7 @@ def test_what_this_broker_writes_passes(record: Stored) -> None:
     check_record(Stored(record.key, None))
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_records_that_pass_the_check_are_replayed(data: st.DataObject) -> None:

@@ -249,6 +249,7 @@ def live(played: dict[str, dict[str, list[Exchange]]]) -> dict[str, list[Exchang
     return {api.name: files[api.module] for api in API}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", API, ids=lambda api: api.name)
 def test_answers_are_kafkas(api: Api, live: dict[str, list[Exchange]]) -> None:
     kafkas = recorded(api)

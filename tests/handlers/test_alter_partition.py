@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
@@ -12,6 +14,8 @@ from kpybroker.wire.rpc import alter_partition as rpc
 from kpybroker.wire.rpc import create_topics
 from tests.conftest import WithBroker
 from tests.handlers.strangers import Stranger, live_stranger
+
+pytestmark = pytest.mark.slow
 
 API = api_table.by_name["AlterPartition"]
 

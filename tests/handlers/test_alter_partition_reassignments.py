@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
@@ -12,6 +14,8 @@ from kpybroker.wire.rpc import alter_partition_reassignments as rpc
 from tests.conftest import WithBroker
 from tests.handlers.strangers import live_stranger
 from tests.handlers.test_alter_partition import make_topic, proposal
+
+pytestmark = pytest.mark.slow
 
 API = api_table.by_name["AlterPartitionReassignments"]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
+import pytest
+
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
@@ -13,6 +15,8 @@ from kpybroker.wire.rpc import assign_replicas_to_dirs as rpc
 from tests.conftest import WithBroker
 from tests.handlers.strangers import Stranger, inner
 from tests.handlers.test_alter_partition import make_topic
+
+pytestmark = pytest.mark.slow
 
 A, B, C = (bytes([2, number]) * 8 for number in (1, 2, 3))
 

@@ -14,6 +14,7 @@ from tests.handlers.acl_setting import BOB, SETTINGS, asked_by, create, creation
 from tests.handlers.refusing import told_in_every_version
 
 
+@pytest.mark.slow
 def test_every_filter_is_refused_without_an_authorizer(with_broker: WithBroker) -> None:
     request = rpc.Request(filters=[selection(resource_name_filter=name) for name in ("a", None)])
     for told in told_in_every_version(with_broker, by_name["DeleteAcls"], request):

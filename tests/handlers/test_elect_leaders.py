@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kpybroker.client.peer import Peer
 from kpybroker.controller.commands import ElectionType
 from kpybroker.errors import ErrorCode
@@ -11,6 +13,8 @@ from kpybroker.wire.rpc import elect_leaders as rpc
 from tests.conftest import WithBroker
 from tests.handlers.strangers import live_stranger
 from tests.handlers.test_alter_partition import make_topic, proposal
+
+pytestmark = pytest.mark.slow
 
 API = api_table.by_name["ElectLeaders"]
 OURS = [rpc.TopicPartitions(topic="t", partitions=[0])]

@@ -30,6 +30,8 @@ from kpybroker.wire.rpc import (
 from tests.asking import turns_while
 from tests.conftest import WithBroker
 
+pytestmark = pytest.mark.slow
+
 NOBODYS_KEY_TYPE = 9
 BROKER = 4
 ASK: dict[str, Callable[[range], Any]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kpybroker.client.peer import Peer
 from kpybroker.server.node import Node
 from kpybroker.wire.rpc import list_partition_reassignments as rpc
@@ -11,6 +13,7 @@ from tests.handlers.test_alter_partition import make_topic
 from tests.handlers.test_alter_partition_reassignments import code_of, moved
 
 
+@pytest.mark.slow
 def test_reassignments_in_progress_are_listed(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node):

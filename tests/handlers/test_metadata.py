@@ -258,6 +258,7 @@ def test_internal_topics_are_marked(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
+@pytest.mark.slow
 def test_a_fenced_broker_leads_nothing(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node) as stranger:

@@ -29,6 +29,8 @@ from tests.conftest import WithBroker
 from tests.handlers.strangers import live_stranger
 from tests.serving import dialled
 
+pytestmark = pytest.mark.slow
+
 CALL = Call(0, 9, "a", "127.0.0.1", 1)
 MANY = 8000
 """Records of a batch that is validated in several slices."""

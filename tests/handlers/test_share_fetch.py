@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
@@ -93,6 +95,7 @@ def test_a_session_ends_with_its_connection(with_broker: WithBroker) -> None:
     with_broker(scenario, AT_ONCE)
 
 
+@pytest.mark.slow
 def test_a_lock_ends_by_itself(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await started(peer, record_lock_duration_ms=1_000)
@@ -154,6 +157,7 @@ def test_records_in_flight_have_a_limit(with_broker: WithBroker) -> None:
     with_broker(scenario, AT_ONCE)
 
 
+@pytest.mark.slow
 def test_refusals_are_by_partition(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         topic_id = await started(peer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
@@ -11,6 +13,7 @@ from tests.handlers.strangers import live_stranger
 from tests.handlers.test_alter_partition import make_topic
 
 
+@pytest.mark.slow
 def test_an_unregistered_broker_leads_nothing(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         async with live_stranger(node) as stranger:

@@ -19,6 +19,8 @@ from tests.handlers.test_describe_producers import producers
 from tests.handlers.transacting import READ_COMMITTED, UNVERIFIED, committed, end, marker, write
 from tests.serving import dialled, serving
 
+pytestmark = pytest.mark.slow
+
 FENCED = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 LATE = ErrorCode.INVALID_PRODUCER_EPOCH
 

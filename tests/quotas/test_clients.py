@@ -18,6 +18,8 @@ from kpybroker.quotas.meters import IDLE_MS, METERS_MAX, Meters
 from kpybroker.quotas.rate import Rate
 from kpybroker.wire.api import by_name
 
+pytestmark = pytest.mark.slow
+
 BYTES = "producer_byte_rate"
 ME = "me"
 IN_KAFKAS_ORDER: list[Entity] = [

@@ -9,6 +9,8 @@ import pytest
 from kpybroker.raft.core.state import Role
 from tests.raft.model import Quorum
 
+pytestmark = pytest.mark.slow
+
 
 def seeds(count: int, quick: int = 3) -> list[Any]:
     """Seeds from 0 on. All but the first few are marked slow."""

@@ -16,6 +16,8 @@ from kpybroker.replication.follower.follower_log import FetchPosition
 from kpybroker.replication.partition.sessions import INITIAL_EPOCH, FetchSessions, Session, SessionKey, Want
 from kpybroker.topics import TopicIdPartition
 
+pytestmark = pytest.mark.slow
+
 TOPIC_ID = b"t" * 16
 WANTED = st.dictionaries(
     st.integers(0, 5).map(lambda index: (TOPIC_ID, index)),

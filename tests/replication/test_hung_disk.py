@@ -16,6 +16,8 @@ from kpybroker.world.devices import SLOW_WRITE_S
 from tests.asking import produced
 from tests.replication.virtual import VirtualCluster, play
 
+pytestmark = pytest.mark.slow
+
 HANG_S = 20.0
 SESSION_S = 3.0
 FETCH_TIMEOUT_S = 2.0

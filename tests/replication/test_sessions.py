@@ -110,6 +110,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(limit=st.integers(1, 3), steps=st.lists(STEPS, max_size=30))
 def test_a_new_session_evicts_only_as_kip_227_allows(limit: int, steps: list[tuple[str, int, int]]) -> None:
@@ -149,6 +150,7 @@ def held(sessions: FetchSessions) -> int:
     return sum(len(one.wants) for one in sessions if one.news is None)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(limit=st.integers(0, 6), steps=st.lists(STEPS, max_size=30))
 def test_the_partitions_of_all_consumers_are_bounded(limit: int, steps: list[tuple[str, int, int]]) -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from kpybroker.security.acls import ANY, MATCH, Acl, AclFilter, AclRules, PatternType, Permission
 from kpybroker.security.authorizer import AclResource, Operation
 
+pytestmark = pytest.mark.slow
+
 ALL, READ, WRITE, DELETE, ALTER, DESCRIBE = (
     Operation.ALL,
     Operation.READ,

@@ -170,6 +170,7 @@ def test_a_url_is_requested_again_until_it_answers() -> None:
     play(scenario)
 
 
+@pytest.mark.slow
 def test_a_missing_key_is_requested_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refreshing_keys, "AGAIN_AFTER_S", 0)
 

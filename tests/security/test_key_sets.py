@@ -107,6 +107,7 @@ MEMBER = st.none() | st.integers() | st.text(max_size=6) | st.lists(st.text(max_
 NAMES = st.sampled_from(["kty", "n", "e", "crv", "x", "y", "kid", "alg", "use", "key_ops", "x5t", "x5t#S256"])
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(SIGNING), st.dictionaries(NAMES, MEMBER, max_size=3), st.binary(max_size=80))
 def test_any_key_is_used_or_left_out(kid: str, changed: dict[str, object], signature: bytes) -> None:

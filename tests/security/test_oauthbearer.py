@@ -96,6 +96,7 @@ KINDS = pytest.mark.parametrize("kind", ["unsecured", "signed"])
 # ---- the exchange
 
 
+@pytest.mark.slow
 @KINDS
 @settings(max_examples=200, deadline=None)
 @given(messages=st.lists(st.binary(max_size=60) | st.just(SEEN) | st.just(b"right") | st.just(b"wrong"), max_size=6))
@@ -126,6 +127,7 @@ KEY = st.from_regex(r"[A-Za-z]{1,5}", fullmatch=True).filter(lambda key: key != 
 VALUE = st.from_regex(r"[\x21-\x7e \t\r\n]{1,8}", fullmatch=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(KEY, VALUE, max_size=4), st.sampled_from(["Bearer", "bearer", "BEARER"]), st.integers(1, 3))
 def test_extensions_and_the_case_of_the_scheme_have_no_effect(pairs: dict[str, str], scheme: str, blanks: int) -> None:
@@ -143,6 +145,7 @@ def test_a_first_message_with_another_byte_is_refused(at: int, byte: bytes) -> N
     assert error.value.told is None
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.from_regex(r"(?s)n,(a=.{0,9})?,\x01((auth|[a-z]{1,3})=.{0,12}\x01){0,3}\x01", fullmatch=True))
 def test_distorted_first_messages_are_answered_or_refused(message: str) -> None:
@@ -240,6 +243,7 @@ JSON = st.recursive(
 NAMES = st.sampled_from(["sub", "aud", "iss", "exp", "iat", "nbf", "jti", "scope", "alg", "kid", "crit", "b64", "x5t"])
 
 
+@pytest.mark.slow
 @KINDS
 @settings(max_examples=400, deadline=None)
 @given(changed=st.dictionaries(NAMES, JSON, max_size=3), about=st.dictionaries(NAMES, JSON, max_size=3))
@@ -260,6 +264,7 @@ def test_any_claims_and_any_header_are_checked(kind: str, changed: dict[str, obj
         assert login.name.encode()
 
 
+@pytest.mark.slow
 @KINDS
 @settings(max_examples=300, deadline=None)
 @given(

@@ -116,6 +116,7 @@ def gets_in(steps: list[tuple[str, str, str, bytes]]) -> bool:
     return attacker.session.stage is Stage.COMPLETE or attacker.session.principal != ANONYMOUS
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_no_client_is_logged_in_without_the_right_proof(steps: list[tuple[str, str, str, bytes]]) -> None:

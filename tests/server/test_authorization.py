@@ -151,6 +151,7 @@ FETCHED = offset_fetch.Request(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_", "version", "but"),
     [(ASKED, 1, None), (FETCHED, 9, AclResource.GROUP)],
@@ -199,6 +200,7 @@ CLUSTER_, GROUP_, TOPIC_ = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_", "version", "but", "code"),
     [

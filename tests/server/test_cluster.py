@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from kpybroker.controller import commands
 from kpybroker.storage.dirs.directory import METADATA_DIRECTORY
 from kpybroker.storage.dirs.formatting import NEW_VOTER
 from kpybroker.wire.records.batch import encode_batch, split
 from kpybroker.wire.stored import metadata
 from tests.server.clustering import Cluster, run_cluster
+
+pytestmark = pytest.mark.slow
 
 
 async def create(cluster: Cluster, leader: int, name: str) -> None:

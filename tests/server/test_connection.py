@@ -22,6 +22,8 @@ from tests.conftest import WithBroker
 from tests.server.raw import Raw, raw
 from tests.serving import serving
 
+pytestmark = pytest.mark.slow
+
 SOFTWARE = api_versions.Request(client_software_name="raw", client_software_version="1")
 BAD_FRAMES = {
     "too large": pack(">i", 1 << 30) + b"x" * 64,

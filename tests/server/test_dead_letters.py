@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from kpybroker.client.peer import Peer
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
@@ -33,6 +35,8 @@ from tests.handlers.sharing import (
 from tests.server.clustering import Cluster, run_cluster
 from tests.server.clustering import dialled as dialled_in
 from tests.serving import crashed, dialled, run_scenario, serving
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = {**AT_ONCE, "unstable.feature.versions.enable": "true"}
 LETTERS = "dlq.t"

@@ -30,6 +30,8 @@ from tests.server.test_sasl_cluster import CLIENT, SaslCluster
 from tests.server.test_sasl_cluster import SETTINGS as OF_CLUSTER
 from tests.server.virtual import ADDRESS, PORT, run_virtually
 
+pytestmark = pytest.mark.slow
+
 KEY = {"delegation_token_secret_key": "a secret of the nodes"}
 NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 ANN = Login("PLAIN", "ann", "of ann")

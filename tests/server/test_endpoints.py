@@ -29,6 +29,8 @@ from tests.replication.virtual import VirtualCluster
 from tests.server.clustering import Cluster, dialled, run_cluster
 from tests.serving import serving
 
+pytestmark = pytest.mark.slow
+
 HEARTBEAT_S = 0.2
 HTTP = {"kpybroker.http.port": "0"}
 REQUESTS = "kafka_network_requestmetrics_requests_total"

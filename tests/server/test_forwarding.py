@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.config.resource_type import ResourceType
@@ -49,6 +51,8 @@ from kpybroker.wire.rpc import (
 from tests.handlers.acl_setting import BOB, READ, SETTINGS, creation, selection
 from tests.server.clustering import Cluster, dialled, run_cluster
 from tests.server.raw import raw
+
+pytestmark = pytest.mark.slow
 
 TOPIC, BROKER, BROKER_LOGGER = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.BROKER_LOGGER
 

@@ -105,6 +105,7 @@ def test_a_produce_of_many_bytes_is_written_in_turns(with_broker: WithBroker) ->
     with_broker(scenario)
 
 
+@pytest.mark.slow
 def test_the_next_request_does_not_wait_for_the_acknowledgement_of_a_large_one(with_broker: WithBroker) -> None:
     """It waits only until the last slice is written. With acks=all, the acknowledgement takes longer."""
     count = AT_ONCE_BYTES // VALUE_BYTES + 2

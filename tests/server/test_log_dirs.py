@@ -21,6 +21,8 @@ from kpybroker.world.real import RealDisk
 from tests.asking import get, make, put
 from tests.serving import crashed, dialled, serving
 
+pytestmark = pytest.mark.slow
+
 
 def dirs(root: Path, *names: str, **more: str) -> dict[str, str]:
     return {"log.dirs": ",".join(str(root / name) for name in names), **more}

@@ -257,6 +257,7 @@ def test_one_piece_of_one_long_request_runs_in_each_turn(with_broker: WithBroker
     with_broker(scenario)
 
 
+@pytest.mark.slow
 def test_work_for_a_disconnected_client_ends(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         work = node.broker.long_work
@@ -272,6 +273,7 @@ def test_work_for_a_disconnected_client_ends(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
+@pytest.mark.slow
 def test_a_produce_of_many_partitions_is_appended_unchanged(with_broker: WithBroker) -> None:
     """Its records stay in the receive buffer until they are written, and the next request does not overwrite them."""
 

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.replication.partition.partition import Partition
@@ -14,6 +16,8 @@ from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import create_topics, fetch, list_offsets
 from tests.asking import fetched, produced
 from tests.server.clustering import Cluster, run_cluster
+
+pytestmark = pytest.mark.slow
 
 ALL = 3
 QUICK = {"broker_session_timeout_ms": "1000", "replica_fetch_backoff_ms": "100"}

@@ -33,6 +33,8 @@ from tests.security.logins import ITERATIONS
 from tests.server.raw import Raw, raw
 from tests.serving import serving
 
+pytestmark = pytest.mark.slow
+
 DELAY_MS = 200
 JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "

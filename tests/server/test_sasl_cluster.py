@@ -20,6 +20,8 @@ from tests.asking import produced
 from tests.server.clustering import Cluster
 from tests.server.test_replication import leader_of, replicas
 
+pytestmark = pytest.mark.slow
+
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 NODE = 'username="node" password="of the nodes"'

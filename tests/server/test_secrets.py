@@ -53,6 +53,8 @@ from tests.certificates import sign
 from tests.cli.shell import Shell, kpybroker_process, ready
 from tests.secrets_planted import Planted
 
+pytestmark = pytest.mark.slow
+
 NAMES = sorted({key.name for key in (*CHANGEABLE_KEYS.values(), *SECURITY_KEYS) if key.kind is PASSWORD})
 """All settings that are secret according to the tables of settings."""
 PER_BROKER = [name for name in NAMES if CHANGEABLE_KEYS[name].mode is Mode.PER_BROKER and name.startswith("ssl.")]

@@ -17,6 +17,8 @@ from tests.server import test_sasl_cluster as sasl
 from tests.server.test_replication import replicas
 from tests.serving import serving
 
+pytestmark = pytest.mark.slow
+
 AUTHORITY = sign("authority")
 BY_CERTIFICATE = {
     "listener.security.protocol.map": "CLIENTS:SSL,CONTROLLER:SSL",

@@ -377,6 +377,7 @@ def test_stores_of_one_listener_change_while_the_broker_runs(tmp_path: Path, mon
     run(play, tmp_path, stores(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between_brokers", [False, True])
 def test_a_node_starts_with_the_stores_of_its_file_if_those_in_the_metadata_are_gone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, between_brokers: bool

@@ -22,6 +22,8 @@ from tests.handlers.test_alter_client_quotas import entry
 from tests.handlers.test_incremental_alter_configs import change, code
 from tests.serving import dialled, serving
 
+pytestmark = pytest.mark.slow
+
 EVERYBODY: Entity = (("user", None),)
 OFF = {
     "log.cleaner.enable": "false",

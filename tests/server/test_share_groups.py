@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kpybroker.client.peer import Peer
 from kpybroker.topics import SHARE_STATE_TOPIC
 from kpybroker.wire.records.batch import Record, encode_batch
@@ -31,6 +33,7 @@ async def described(peer: Peer) -> dict[int, tuple[int, int]]:
     return {row.partition_index: (row.start_offset, row.lag) for topic in group.topics for row in topic.partitions}
 
 
+@pytest.mark.slow
 def test_state_is_kept_by_coordinators_on_other_brokers(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)
@@ -67,6 +70,7 @@ def test_state_is_kept_by_coordinators_on_other_brokers(tmp_path: Path) -> None:
     run_cluster(tmp_path, play, **settings)
 
 
+@pytest.mark.slow
 def test_a_broker_that_leads_no_partition_names_the_leader(tmp_path: Path) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2, 3)

@@ -35,6 +35,7 @@ async def serve_another(peer: Peer, value: bytes) -> None:
     assert value in bytes((await get(peer, "other", told.base_offset)).records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value_bytes", "asked"),
     [(900_000, REPLIES_LIMIT + 44), (2_000_000, 100), (20_000, 4000)],

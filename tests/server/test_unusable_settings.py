@@ -62,6 +62,7 @@ async def serves(node: Node) -> None:
     assert not node.failed.done()
 
 
+@pytest.mark.slow
 def test_a_node_follows_and_starts_on_settings_that_cannot_be_applied(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

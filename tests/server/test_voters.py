@@ -16,6 +16,8 @@ from kpybroker.wire.rpc import create_topics, update_features
 from tests.server.clustering import PATIENCE_S, Cluster, dialled, run_cluster
 from tests.server.voting import Quorum, run_quorum
 
+pytestmark = pytest.mark.slow
+
 
 async def makes(quorum: Quorum, name: str) -> None:
     """Check that the cluster works by creating a topic, which must become known to every node."""

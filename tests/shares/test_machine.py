@@ -158,6 +158,7 @@ def test_batches_that_cannot_be_are_refused() -> None:
         assert stage.code(write(0, batch)) == ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.slow
 def test_a_share_partition_has_a_limit_of_batches() -> None:
     stage = ready()
     most = [StateBatch(2 * number, 2 * number, 2, 1) for number in range(shares_machine.BATCHES_MAX)]

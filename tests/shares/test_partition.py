@@ -251,6 +251,7 @@ class Game:
         assert write.complete_count == len(pending)
 
 
+@pytest.mark.slow
 @example([("fetch", "a", 1, 1, False), ("ack", "a", 0, 0, 0), ("release", "a"), ("cut", 2), ("take",)])
 @given(STEPS)
 @settings(max_examples=300)

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kpybroker.client.broker_connections import BrokerConnections
 from kpybroker.client.dialer import broker_dialer
 from kpybroker.client.peer import Peer
@@ -117,6 +119,7 @@ def test_a_share_partition_that_is_asked_twice_gets_its_answers_in_order(tmp_pat
     run(tmp_path, scene)
 
 
+@pytest.mark.slow
 def test_many_batches_are_spread_over_requests(tmp_path: Path) -> None:
     async def scene(asking: Asking, node: Node) -> None:
         await asyncio.gather(*(asking.initialize(index) for index in range(7)))

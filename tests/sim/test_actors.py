@@ -11,6 +11,8 @@ from kpybroker.sim.actors.reassignment import Whereabouts
 from kpybroker.sim.cluster.setup import setup_of
 from kpybroker.sim.simulation import Simulation
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(300)
 AT_ONCE = 2.0
 """The limit on the average number of actors per seed, so that they do not make seeds much slower."""

@@ -11,6 +11,8 @@ from kpybroker.sim.laws.admission import Admission, Shown
 from kpybroker.sim.simulation import Simulation
 from kpybroker.sim.world.history import History
 
+pytestmark = pytest.mark.slow
+
 HERE, LATER = object(), object()
 """Two processes of a broker."""
 

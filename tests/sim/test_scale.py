@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kpybroker.sim.scale import run
 
 MOVED = 1000
 
 
+@pytest.mark.slow
 def test_records_and_requests_of_a_failure_a_return_and_a_move() -> None:
     small, large = run(5, 1000), run(10, 4000)
     for rows, brokers, partitions in ((small, 5, 1000), (large, 10, 4000)):

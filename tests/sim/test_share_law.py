@@ -394,6 +394,7 @@ def test_stored_states_go_forward(
 SHORT_SEED = 273
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_share_groups_keep_the_contract(brokers: int) -> None:
     outcome = Simulation(with_actors(setup_of(SHORT_SEED, brokers=brokers), ("shares",), only=True)).run()

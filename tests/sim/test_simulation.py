@@ -32,6 +32,8 @@ from kpybroker.sim.world.history import Sent
 from kpybroker.sim.world.loop import Owner
 from kpybroker.topics import TopicPartition
 
+pytestmark = pytest.mark.slow
+
 ONE = Shape(brokers=1)
 THREE = Shape(brokers=3, replicas=1)
 QUICK = 6

@@ -153,6 +153,7 @@ def test_no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
         session("127.0.0.1:1")
 
 
+@pytest.mark.slow
 def test_arguments_for_spark_submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "kpybroker.spark"]
     for jar in JARS:

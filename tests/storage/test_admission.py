@@ -169,6 +169,7 @@ def test_the_header_has_the_newest_timestamp(tmp_path: Path) -> None:
     assert log.offset_for_timestamp(NOW + 70) == (1, NOW + 70, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, {"cleanup_policy": frozenset({"compact"})}, {"compression_type": "gzip"}])
 def test_opened_batches_have_limits(tmp_path: Path, changed: dict[str, object]) -> None:
     """A few bytes of zstd can contain many decompressed bytes. A batch at the limit is accepted, and a larger one is

@@ -17,6 +17,8 @@ from kpybroker.storage.files.checkpoint_files import read_offsets
 from kpybroker.storage.log.log import Log
 from tests.storage.compacting import COMPACT, VirtualWorld, append, keyed, records_of, table
 
+pytestmark = pytest.mark.slow
+
 CONFIG = parse_config({"log.dirs": "/data"})
 CHECKPOINT = "/data/cleaner-offset-checkpoint"
 SETTINGS = replace(COMPACT, min_cleanable_dirty_ratio=0.5)

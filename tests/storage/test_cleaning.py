@@ -219,6 +219,7 @@ def test_with_a_full_map_cleaning_takes_several_passes(tmp_path: Path) -> None:
     assert table(records_of(log)) == {f"k{number}".encode(): b"3" for number in range(10)} | {b"active": b"x"}
 
 
+@pytest.mark.slow
 def test_a_large_batch_is_cleaned_like_any_other(tmp_path: Path) -> None:
     log = opened(tmp_path, replace(COMPACT, segment_bytes=1 << 28))
     for codec in (0, 4):

@@ -83,6 +83,7 @@ def cleaned_while(
     raise AssertionError("the cleaning never ends")
 
 
+@pytest.mark.slow
 def test_truncated_parts_never_count_as_clean() -> None:
     for log in cleaned_while(lambda log: log.truncate_to(9), lambda _, log: fill(log)):
         assert log.end <= 9
@@ -94,6 +95,7 @@ def test_truncated_parts_never_count_as_clean() -> None:
         assert sum(record.key == b"a" for record in records_of(log)) == 1
 
 
+@pytest.mark.slow
 def test_retention_may_delete_segments_during_cleaning() -> None:
     def prepare(world: VirtualWorld, log: Log) -> None:
         fill(log)

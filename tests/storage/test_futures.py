@@ -19,6 +19,8 @@ from kpybroker.wire.records.batch import encode_batch, read_records, split
 from tests.storage.compacting import VirtualWorld, batches_of
 from tests.storage.test_cut import OLD, batch
 
+pytestmark = pytest.mark.slow
+
 A, B = b"a" * 16, b"b" * 16
 CONFIG = parse_config({"log.dirs": "/d/a,/d/b"})
 SETTINGS = LogSettings(segment_bytes=1500, index_interval_bytes=150)

@@ -21,6 +21,8 @@ from tests.storage.compacting import VirtualWorld
 from tests.storage.failing_disk import HOW, FailingWorld
 from tests.storage.test_futures import CONFIG, A, B, append, copy, whole
 
+pytestmark = pytest.mark.slow
+
 KEY, ID = ("t", 0), b"t" * 16
 SETTINGS = LogSettings(segment_bytes=700, index_interval_bytes=150, file_delete_delay_ms=60_000)
 RECORDS = 8

@@ -23,6 +23,8 @@ from kpybroker.wire.records.decompressed import PIECE_BYTES
 from kpybroker.wire.records.record_removal import delete_horizon_ms
 from tests.storage.compacting import COMPACT, LIMITS, append, batches_of, clean, opened, records_of, table
 
+pytestmark = pytest.mark.slow
+
 UNPACKS = {"read", "decompress", "decompress_into", "decompress_raw"}
 """The names of functions that decompress PIECE_BYTES at a time."""
 LONG_WORK = UNPACKS | {"digest", "compress", "compress_raw"}

@@ -18,6 +18,8 @@ from kpybroker.wire.records.compression import Codec, compress
 from kpybroker.wire.records.decompressed import PIECE_BYTES
 from tests.storage.workshop import batch_of
 
+pytestmark = pytest.mark.slow
+
 NOW = 1_700_000_000_000
 HEADERS = 300_000
 SETTINGS = LogSettings()

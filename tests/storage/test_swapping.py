@@ -29,6 +29,8 @@ from tests.storage.compacting import (
 )
 from tests.storage.failing_disk import HOW, FailingWorld
 
+pytestmark = pytest.mark.slow
+
 WHERE = "/data/t-0"
 KNOWN = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)|leader-epoch-checkpoint")
 LATER_MS = 1_000_000

@@ -16,6 +16,8 @@ import pytest
 
 from kpybroker.testing import Broker, BrokerStartError, Cluster
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 
 

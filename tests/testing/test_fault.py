@@ -70,12 +70,14 @@ def test_errors_that_a_client_retries(broker: Broker, topic: str) -> None:
     assert values(broker, topic) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.slow
 def test_a_reply_that_is_late(broker: Broker, topic: str) -> None:
     with broker.fault("Produce", delay_s=0.5, times=1):
         error, took_s = produced(broker, topic)
     assert (error, took_s >= 0.5) == (None, True)
 
 
+@pytest.mark.slow
 def test_a_request_without_a_reply(broker: Broker, topic: str) -> None:
     with broker.fault("Produce", no_reply=True, times=1) as fault:
         assert produced(broker, topic, **{"socket.timeout.ms": 1000})[0] is None
@@ -100,6 +102,7 @@ def test_a_connection_that_breaks_before_the_request_is_processed(broker: Broker
     assert values(broker, topic) == [b"x"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_idempotent", [False, True])
 def test_a_lost_reply_makes_a_duplicate_unless_the_producer_is_idempotent(
     is_idempotent: bool, broker: Broker, topic: str
@@ -122,6 +125,7 @@ def test_a_commit_that_fails(broker: Broker, topic: str) -> None:
     consumer.close()
 
 
+@pytest.mark.slow
 def test_only_the_named_client_is_affected(broker: Broker, topic: str) -> None:
     with broker.fault("Metadata", disconnect=True, client_id="other"):
         AdminClient({"bootstrap.servers": broker.bootstrap, "client.id": "one"}).list_topics(timeout=PATIENCE_S)
@@ -140,6 +144,7 @@ def test_some_of_many_requests(broker: Broker, topic: str) -> None:
         assert 0 < fault.hits < 100
 
 
+@pytest.mark.slow
 def test_requests_of_brokers_are_not_affected() -> None:
     """Followers fetch, and the controller receives heartbeats: otherwise no record could be acknowledged with
     acks=all."""
@@ -195,6 +200,7 @@ def test_a_fault_that_can_never_match_is_refused(api: str, what: dict[str, Any],
         pass
 
 
+@pytest.mark.slow
 def test_a_broker_that_does_not_run_takes_no_faults() -> None:
     with Broker() as broker:
         broker.pause()

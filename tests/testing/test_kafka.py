@@ -16,6 +16,8 @@ from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.testing import Broker, Kafka, ReceivedRecord
 from kpybroker.testing.kafka import PREFIX_MAX
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 30
 content = st.none() | st.binary(max_size=50)
 

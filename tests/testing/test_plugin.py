@@ -16,6 +16,8 @@ import pytest
 
 from kpybroker.testing import Broker
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 
 

@@ -29,6 +29,8 @@ from kpybroker.transactions.transaction import LAST_EPOCH, V1, V2, Transaction, 
 from tests.compacted import compacted
 from tests.transactions.stage import Stage, hard
 
+pytestmark = pytest.mark.slow
+
 PLACES = [("a", 0), ("a", 1), ("b", 0), ("__consumer_offsets", 3)]
 generations = pytest.mark.parametrize("client", [V1, V2])
 

@@ -74,6 +74,7 @@ def test_an_unknown_state_is_damage() -> None:
         read("t", Stored(b"", bytes(value), 0, 0))
 
 
+@pytest.mark.slow
 @given(TRANSACTIONS, st.data())
 def test_records_that_pass_the_check_can_be_read(transaction: Transaction, data: st.DataObject) -> None:
     whole = record_of(transaction, 2)

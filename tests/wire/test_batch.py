@@ -54,6 +54,7 @@ def test_assigning_offsets_leaves_the_checksum(of: list[Record], base_offset: in
     assert (again.base_offset, again.leader_epoch, again.size_bytes) == (base_offset, epoch, batch.size_bytes)
 
 
+@pytest.mark.slow
 @given(st.lists(records, min_size=1, max_size=4))
 @some
 def test_batches_are_split_where_they_were_joined(of: list[list[Record]]) -> None:

@@ -87,6 +87,7 @@ def test_counts_are_compared_with_the_remaining_bytes() -> None:
         parse(offset_delete.Request, 0, b"\x00\x01g\x00\x00\x00\x02" + bytes(4))
 
 
+@pytest.mark.slow
 def test_the_elements_of_a_request_are_limited_over_all_its_lists() -> None:
     head, request = bytes(4), alter_partition_reassignments.Request
     partition = bytes(4) + b"\0" + b"\0"  # null replicas do not raise the number of elements left

@@ -16,6 +16,8 @@ from kpybroker.wire.records.record_scan import BLAMED_LIMIT, SLICE_RECORDS, Walk
 from kpybroker.wire.records.record_search import TimeWalk
 from kpybroker.wire.records.small_batches import is_sole_record
 
+pytestmark = pytest.mark.slow
+
 EVER = 1 << 64
 sizes = st.sampled_from([0, 1, 62, 63, 64, 8191, 8192]) | st.integers(0, 300)
 blobs = st.none() | st.builds(bytes, sizes)

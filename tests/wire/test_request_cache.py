@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def read(parse: Any, frame: bytes, version: int = VERSION) -> Any:
         return None
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(requests, mutations), max_size=6))
 def test_any_sequence_of_frames_is_parsed_correctly(frames: list[tuple[Request, Any]]) -> None:
@@ -88,6 +90,7 @@ fetches = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([12, 13, 15, 17, 18]), st.lists(st.tuples(fetches, mutations), max_size=8))
 def test_any_sequence_of_fetches_is_parsed_correctly(version: int, frames: list[tuple[fetch.Request, Any]]) -> None:

@@ -131,6 +131,7 @@ def mutated(plain: bytes, data: Any) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.slow
 @given(
     st.lists(forms, min_size=1, max_size=6) | st.lists(plain_forms, min_size=1, max_size=80),
     st.sampled_from(FIRST_INDEXES),
