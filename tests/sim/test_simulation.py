@@ -27,6 +27,7 @@ from kpybroker.sim.mutants.mutant import Mutant
 from kpybroker.sim.mutants.principals import PRINCIPALS
 from kpybroker.sim.mutants.shares import SHARES
 from kpybroker.sim.mutants.stalls import STALLS
+from kpybroker.sim.mutants.streams import STREAMS
 from kpybroker.sim.simulation import RunOutcome, Simulation
 from kpybroker.sim.world.history import Sent
 from kpybroker.sim.world.loop import Owner
@@ -148,7 +149,10 @@ def test_mutants_are_detected(mutant: object) -> None:
     assert outcome.breaches
 
 
-MUTANTS = [*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS, *STALLS, *PRINCIPALS, *SHARES]
+MUTANTS = [
+    *(*THREE_BROKERS, *COORDINATORS, *CLEANERS, *MOVERS, *CLAIMERS, *ACTOR_MUTANTS, *STALLS, *PRINCIPALS),
+    *(*SHARES, *STREAMS),
+]
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from kpybroker.sim.actors.racks import Racks
 from kpybroker.sim.actors.reassignment import Reassignments
 from kpybroker.sim.actors.record_deletion import RecordDeletion
 from kpybroker.sim.actors.share_groups import ShareGroups
+from kpybroker.sim.actors.streams_groups import StreamsGroups
 from kpybroker.sim.actors.tables import Tables
 from kpybroker.sim.actors.time_lookups import TimeLookups
 from kpybroker.sim.actors.topic_recreation import TopicRecreation
@@ -48,6 +49,7 @@ ACTORS: tuple[type[Actor], ...] = (
     Unregistration,
     Quotas,
     ShareGroups,
+    StreamsGroups,
     Principals,
     Abandonment,
 )

@@ -27,6 +27,7 @@ from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.sim.mutants.principals import PRINCIPALS
 from kpybroker.sim.mutants.shares import SHARES
 from kpybroker.sim.mutants.stalls import STALLS
+from kpybroker.sim.mutants.streams import STREAMS
 from kpybroker.sim.simulation import RunOutcome, Simulation
 from kpybroker.storage.log import recovery, syncing
 from kpybroker.storage.log.log import Log
@@ -132,6 +133,7 @@ ALL = (
     *STALLS,
     *PRINCIPALS,
     *SHARES,
+    *STREAMS,
 )
 
 
