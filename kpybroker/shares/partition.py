@@ -333,8 +333,13 @@ class SharePartition:
 
     def expire(self, limits: Limits, now_ms: int) -> bool:
         """Release the records whose locks have ended. Returns whether there were any."""
+        if not self._deadlines or self._deadlines[0] > now_ms:
+            return False
         while self._deadlines and self._deadlines[0] <= now_ms:
             heappop(self._deadlines)
+        return self._release_ended(limits, now_ms)
+
+    def _release_ended(self, limits: Limits, now_ms: int) -> bool:
         return self._give_up([run for run in self._runs if run.state is ACQUIRED and run.deadline_ms <= now_ms], limits)
 
     def _give_up(self, runs: list[Run], limits: Limits) -> bool:
@@ -375,7 +380,7 @@ class SharePartition:
                     else:
                         run.wait(None)
         if not done:
-            self.expire(limits, now_ms)
+            self._release_ended(limits, now_ms)
         self._settle()
 
     # ---- dead letters

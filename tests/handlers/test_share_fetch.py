@@ -80,6 +80,37 @@ def test_a_fetch_waits_for_what_another_releases(with_broker: WithBroker) -> Non
     with_broker(scenario, AT_ONCE)
 
 
+def test_released_records_are_offered_to_one_waiting_fetch_after_the_other(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        topic_id = await started(peer)
+        assert ranges(await fetch(peer, topic_id, 0)) == [(0, 19, 1)]
+        others = [await another(node) for _ in range(3)]
+        waiting = []
+        for number, other in enumerate(others):
+            # the second one waits for more bytes than there are
+            least_bytes = 1 << 20 if number == 1 else 1
+            asking = fetch(
+                other,
+                topic_id,
+                0,
+                member_id=f"n{number}",
+                max_wait_ms=60_000,
+                min_bytes=least_bytes,
+                max_records=5,
+                share_acquire_mode=1,
+            )
+            waiting.append(asyncio.ensure_future(asking))
+            while len(node.broker.coordinators.share_leader.sessions) < number + 2:
+                await asyncio.sleep(0)
+        await acknowledge(peer, topic_id, 1, (0, 9, RELEASE))
+        assert ranges(await waiting[0]) == [(0, 4, 2)]
+        assert ranges(await waiting[2]) == [(5, 9, 2)]
+        assert not waiting[1].done()
+        waiting[1].cancel()
+
+    with_broker(scenario, AT_ONCE)
+
+
 def test_a_fetch_passes_over_aborted_records(with_broker: WithBroker) -> None:
     """A fetch reads about as much as it can acquire, and goes on if it acquires nothing."""
 

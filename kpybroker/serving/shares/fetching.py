@@ -139,6 +139,7 @@ class ShareView:
         led.share.cut_start(storage.start)
         offset = led.share.next_offset(self._rules.limits)
         upper = storage.last_stable if self._rules.is_committed else storage.high_watermark
+        led.note_upper(upper)
         if offset is None:
             return Candidate(place, partition, led, upper, upper)
         return Candidate(place, partition, led, max(offset, storage.start), upper)
@@ -228,7 +229,7 @@ class ShareView:
         acquired = share.acquire(self.session.key.member_id, spans, wish, self._rules.limits, now_ms, aborted)
         candidate.led.arm()
         if acquired:
-            rows[candidate.place] = _row(candidate.place, batches, acquired, aborted)
+            rows[candidate.place] = _row(candidate.place, records, batches, acquired, aborted)
         return sum(each.last - each.first + 1 for each in acquired)
 
     def _aborted(self, candidate: Candidate, records: Buffer, batches: list[Batch]) -> list[tuple[int, int]]:
@@ -296,15 +297,26 @@ class ShareView:
 
 
 def _row(
-    place: TopicIdPartition, batches: list[Batch], acquired: list[Acquired], aborted: list[tuple[int, int]]
+    place: TopicIdPartition,
+    records: Buffer,
+    batches: list[Batch],
+    acquired: list[Acquired],
+    aborted: list[tuple[int, int]],
 ) -> PartitionData:
     """A partition's row. It contains whole batches from the first to the last acquired record, except aborted ones."""
     first, last, without = acquired[0].first, acquired[-1].last, {begin for begin, _ in aborted}
-    views: list[memoryview | bytes] = [
-        batch.view
-        for batch in batches
-        if batch.next_offset > first and batch.base_offset <= last and batch.base_offset not in without
-    ]
+    pieces: list[tuple[int, int]] = []
+    end = 0
+    for batch in batches:
+        at, end = end, end + batch.size_bytes
+        if batch.next_offset <= first or batch.base_offset > last or batch.base_offset in without:
+            continue
+        if pieces and pieces[-1][1] == at:
+            pieces[-1] = pieces[-1][0], end
+        else:
+            pieces.append((at, end))
+    whole = memoryview(records)
+    views: list[memoryview | bytes] = [whole[begin:end] for begin, end in pieces]
     return PartitionData(
         partition_index=place[1],
         records=views[0] if len(views) == 1 else views,
