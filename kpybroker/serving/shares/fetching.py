@@ -7,14 +7,16 @@ ShareFetch that finds too few records waits for more, for the end of an acquisit
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.call import Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.serving.shares.places import Leaders, check_read, found
-from kpybroker.shares.partition import Acquired, Wish
-from kpybroker.wire.records.batch import Batch, split
+from kpybroker.shares.partition import Acquired, Span, Wish
+from kpybroker.wire.records.batch import outline, split
 from kpybroker.wire.rpc.share_fetch import (
     AcquiredRecords,
     LeaderIdAndEpoch,
@@ -219,9 +221,8 @@ class ShareView:
         self, candidate: Candidate, records: Buffer, left: int, rows: dict[TopicIdPartition, PartitionData]
     ) -> int:
         """Acquire records of one partition. Returns their number."""
-        batches = split(memoryview(records))
-        spans = [(each.base_offset, each.next_offset - 1) for each in batches]
-        aborted = self._aborted(candidate, records, batches)
+        spans, positions = outline(records)
+        aborted = self._aborted(candidate, records)
         share = candidate.led.share
         assert share is not None, "only loaded share partitions are candidates"
         wish = Wish(left, self.request.batch_size, is_exact=self.request.share_acquire_mode == EXACT)
@@ -229,10 +230,10 @@ class ShareView:
         acquired = share.acquire(self.session.key.member_id, spans, wish, self._rules.limits, now_ms, aborted)
         candidate.led.arm()
         if acquired:
-            rows[candidate.place] = _row(candidate.place, records, batches, acquired, aborted)
+            rows[candidate.place] = _row(candidate.place, _cut(records, spans, positions, acquired, aborted), acquired)
         return sum(each.last - each.first + 1 for each in acquired)
 
-    def _aborted(self, candidate: Candidate, records: Buffer, batches: list[Batch]) -> list[tuple[int, int]]:
+    def _aborted(self, candidate: Candidate, records: Buffer) -> list[Span]:
         """The first and last offsets of batches in aborted transactions, if the group reads only committed records."""
         storage = candidate.partition.log
         if not self._rules.is_committed or not storage.segments.any_aborted:
@@ -242,7 +243,7 @@ class ShareView:
             ended[each.producer_id].append((each.first_offset, each.last_offset))
         return [
             (batch.base_offset, batch.next_offset - 1)
-            for batch in batches
+            for batch in split(memoryview(records))
             if batch.is_transactional
             and not batch.is_control
             and any(first <= batch.base_offset <= last for first, last in ended[batch.producer_id])
@@ -296,27 +297,23 @@ class ShareView:
         self._watched = []
 
 
-def _row(
-    place: TopicIdPartition,
-    records: Buffer,
-    batches: list[Batch],
-    acquired: list[Acquired],
-    aborted: list[tuple[int, int]],
-) -> PartitionData:
-    """A partition's row. It contains whole batches from the first to the last acquired record, except aborted ones."""
-    first, last, without = acquired[0].first, acquired[-1].last, {begin for begin, _ in aborted}
-    pieces: list[tuple[int, int]] = []
-    end = 0
-    for batch in batches:
-        at, end = end, end + batch.size_bytes
-        if batch.next_offset <= first or batch.base_offset > last or batch.base_offset in without:
-            continue
-        if pieces and pieces[-1][1] == at:
-            pieces[-1] = pieces[-1][0], end
-        else:
-            pieces.append((at, end))
-    whole = memoryview(records)
-    views: list[memoryview | bytes] = [whole[begin:end] for begin, end in pieces]
+def _cut(
+    records: Buffer, spans: list[Span], positions: list[int], acquired: list[Acquired], aborted: list[Span]
+) -> list[memoryview | bytes]:
+    """The whole batches from the first to the last acquired record, except aborted ones. Neighbours are one view."""
+    whole, without = memoryview(records), {first for first, _ in aborted}
+    begin = bisect_left(spans, acquired[0].first, key=itemgetter(1))
+    end = bisect_right(spans, acquired[-1].last, key=itemgetter(0))
+    views: list[memoryview | bytes] = []
+    for number in range(begin, end) if without else ():
+        if spans[number][0] in without:
+            views.append(whole[positions[begin] : positions[number]])
+            begin = number + 1
+    views.append(whole[positions[begin] : positions[end]])
+    return [view for view in views if view]
+
+
+def _row(place: TopicIdPartition, views: list[memoryview | bytes], acquired: list[Acquired]) -> PartitionData:
     return PartitionData(
         partition_index=place[1],
         records=views[0] if len(views) == 1 else views,

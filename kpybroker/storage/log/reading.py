@@ -11,11 +11,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode
-from kpybroker.storage.files.batch_headers import WALKED
 from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.files.segments import Segments
 from kpybroker.storage.files.txn_index import AbortedTransaction
-from kpybroker.wire.records.batch import HEADER_BYTES, MAGIC_AT, PREFIX_BYTES
+from kpybroker.wire.records.batch import HEADER_BYTES, MAGIC_AT, PREFIX_BYTES, WALKED
 from kpybroker.world import Buffer, Disk
 
 _PLACES_KEPT = 64
