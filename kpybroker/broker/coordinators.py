@@ -29,7 +29,7 @@ from kpybroker.shares.dead_letters import DeadLetters
 from kpybroker.shares.leader import ShareLeader
 from kpybroker.shares.machine import ShareSettings
 from kpybroker.shares.persister import Persister
-from kpybroker.shares.settings import GroupRules, LeaderSettings, rules_of
+from kpybroker.shares.settings import LeaderSettings, RememberedRules
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_TOPIC
 from kpybroker.transactions.client import TransactionsClient
@@ -102,11 +102,7 @@ class Coordinators:
 
     def _share_leader(self, topic_creation: TopicCreation, hosting: Hosting) -> ShareLeader:
         world, metadata = self._world, self._metadata
-        settings = read_settings(LeaderSettings, metadata.config)
-
-        def rules(group_id: str) -> GroupRules:
-            return rules_of(metadata.image, settings, group_id)
-
+        rules = RememberedRules(lambda: metadata.image, read_settings(LeaderSettings, metadata.config))
         letters = DeadLetters(
             lambda: metadata.config,
             lambda: metadata.image,

@@ -93,6 +93,9 @@ class LedSharePartition:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._upper = 0
+        self._is_offering = False
+        """Whether the waiting fetches check in the next step of the event loop."""
         self._is_retired = False
         """Whether to end the share partition once everything is written."""
 
@@ -150,9 +153,29 @@ class LedSharePartition:
             self._task.cancel()
 
     def wake(self) -> None:
-        """Let the waiting fetches check again for available records, after the current step of the event loop."""
+        """Let all waiting fetches check again, after the current step of the event loop."""
         for waiter in self.waiters:
             asyncio.get_running_loop().call_soon(waiter.settle)
+
+    def note_upper(self, upper: int) -> None:
+        """Store the offset up to which a fetch could read the log. When it grows, the partition wakes its fetches."""
+        self._upper = upper
+
+    def _offer(self) -> None:
+        """Let waiting fetches check again for available records, after the current step of the event loop."""
+        if self.waiters and not self._is_offering:
+            self._is_offering = True
+            asyncio.get_running_loop().call_soon(self._offer_to_waiters)
+
+    def _offer_to_waiters(self) -> None:
+        """Let one fetch check after the other, those that have waited longest first, while there are records: there
+        may be many more fetches than records for them."""
+        self._is_offering = False
+        for waiter in list(self.waiters):
+            offset = None if self.share is None else self.share.next_offset(self._rules().limits)
+            if offset is None or offset >= self._upper:
+                return
+            waiter.settle()
 
     def retire(self, is_retired: bool) -> None:
         """Set whether to end the share partition once everything is written, because no member of the group has a
@@ -190,13 +213,13 @@ class LedSharePartition:
         """Release the records of a member whose session has ended."""
         if self.share is not None and self.refusal is None and self.share.release(member_id, self._rules().limits):
             self._write_on()
-            self.wake()
+            self._offer()
 
     def expire(self) -> None:
         """Release the records whose locks have ended."""
         if self.share is not None and self.share.expire(self._rules().limits, self._now_ms()):
             self._write_on()
-            self.wake()
+            self._offer()
 
     def arm(self) -> None:
         """Set the timer for the next end of a lock."""
@@ -242,7 +265,7 @@ class LedSharePartition:
             _settle(self._asking.pop(ticket), None if refusal is None else _for_clients(refusal))
         self._write_on()
         self._settle_letters(share)
-        self.wake()
+        self._offer()
         self._retire_at_rest()
 
     # ---- dead letters

@@ -134,6 +134,19 @@ class SharePartition:
                 return run.first
         return self.end + 1 if self.in_flight < limits.max_in_flight else None
 
+    def last_within_reach(self, offset: int, max_records: int, limits: Limits) -> int:
+        """The last record that a fetch of at most `max_records` can acquire, if it reads from `offset` on and the log
+        contains every offset."""
+        left = max_records
+        for run in self._runs[self._at(offset) :]:
+            if run.state is AVAILABLE:
+                first = max(run.first, offset)
+                if run.last - first + 1 >= left:
+                    return first + left - 1
+                left -= run.last - first + 1
+        new = max(min(left, limits.max_in_flight - self.in_flight), 0)
+        return max(self.end + new, offset)
+
     def deadline_ms(self) -> int | None:
         """The time at which `expire` is due, or an earlier time; None if nothing is acquired."""
         return self._deadlines[0] if self._deadlines else None
@@ -320,8 +333,13 @@ class SharePartition:
 
     def expire(self, limits: Limits, now_ms: int) -> bool:
         """Release the records whose locks have ended. Returns whether there were any."""
+        if not self._deadlines or self._deadlines[0] > now_ms:
+            return False
         while self._deadlines and self._deadlines[0] <= now_ms:
             heappop(self._deadlines)
+        return self._release_ended(limits, now_ms)
+
+    def _release_ended(self, limits: Limits, now_ms: int) -> bool:
         return self._give_up([run for run in self._runs if run.state is ACQUIRED and run.deadline_ms <= now_ms], limits)
 
     def _give_up(self, runs: list[Run], limits: Limits) -> bool:
@@ -362,7 +380,7 @@ class SharePartition:
                     else:
                         run.wait(None)
         if not done:
-            self.expire(limits, now_ms)
+            self._release_ended(limits, now_ms)
         self._settle()
 
     # ---- dead letters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,6 +47,31 @@ class GroupRules(NamedTuple):
     def is_committed(self) -> bool:
         """Whether records of transactions are delivered only once the transactions are committed."""
         return self.share_isolation_level == "read_committed"
+
+
+GROUPS_REMEMBERED = 1000
+
+
+class RememberedRules:
+    """The settings of groups. They are read from the Image again after a change of any settings or features."""
+
+    def __init__(self, image: Callable[[], Image], settings: LeaderSettings) -> None:
+        self._image = image
+        self._settings = settings
+        self._read_from: tuple[object, object] = (None, None)
+        self._rules: dict[str, GroupRules] = {}
+
+    def __call__(self, group_id: str) -> GroupRules:
+        image = self._image()
+        if self._read_from[0] is not image.configs or self._read_from[1] is not image.features:
+            self._read_from = image.configs, image.features
+            self._rules.clear()
+        rules = self._rules.get(group_id)
+        if rules is None:
+            if len(self._rules) >= GROUPS_REMEMBERED:
+                self._rules.clear()
+            rules = self._rules[group_id] = rules_of(image, self._settings, group_id)
+        return rules
 
 
 def rules_of(image: Image, settings: LeaderSettings, group_id: str) -> GroupRules:

@@ -13,6 +13,7 @@ from kpybroker.wire import api as api_table
 from kpybroker.wire.records.batch import split
 from kpybroker.wire.rpc import update_features
 from tests.conftest import WithBroker
+from tests.handlers import transacting
 from tests.handlers.sharing import (
     ACCEPT,
     AT_ONCE,
@@ -77,6 +78,67 @@ def test_a_fetch_waits_for_what_another_releases(with_broker: WithBroker) -> Non
         await asyncio.sleep(0)
         await acknowledge(peer, topic_id, 1, (3, 4, RELEASE))
         assert ranges(await waiting) == [(3, 4, 2)]
+
+    with_broker(scenario, AT_ONCE)
+
+
+def test_released_records_are_offered_to_one_waiting_fetch_after_the_other(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        topic_id = await started(peer)
+        assert ranges(await fetch(peer, topic_id, 0)) == [(0, 19, 1)]
+        others = [await another(node) for _ in range(3)]
+        waiting = []
+        for number, other in enumerate(others):
+            # the second one waits for more bytes than there are
+            least_bytes = 1 << 20 if number == 1 else 1
+            asking = fetch(
+                other,
+                topic_id,
+                0,
+                member_id=f"n{number}",
+                max_wait_ms=60_000,
+                min_bytes=least_bytes,
+                max_records=5,
+                share_acquire_mode=1,
+            )
+            waiting.append(asyncio.ensure_future(asking))
+            while len(node.broker.coordinators.share_leader.sessions) < number + 2:
+                await asyncio.sleep(0)
+        await acknowledge(peer, topic_id, 1, (0, 9, RELEASE))
+        assert ranges(await waiting[0]) == [(0, 4, 2)]
+        assert ranges(await waiting[2]) == [(5, 9, 2)]
+        assert not waiting[1].done()
+        waiting[1].cancel()
+
+    with_broker(scenario, AT_ONCE)
+
+
+def test_a_fetch_passes_over_aborted_records(with_broker: WithBroker) -> None:
+    """A fetch reads about as much as it can acquire, and goes on if it acquires nothing."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        topic_id = await topic(peer, batches=0)
+        for sequence in range(5):
+            await transacting.write(peer, 7, 100 * sequence, *[b"x" * 100] * 100)
+        await transacting.end(peer, transacting.marker(7, commits=False))
+        await append(peer, "t", 5)
+        await configure(peer, "g", auto_offset_reset="earliest", isolation_level="read_committed")
+        await joined(peer)
+        told = await fetch(peer, topic_id, 0, max_wait_ms=60_000, max_records=10)
+        assert ranges(told) == [(500, 505, 1)]
+
+    with_broker(scenario, AT_ONCE | transacting.UNVERIFIED)
+
+
+def test_a_fetch_with_many_bytes_to_wait_for_counts_those_it_does_not_acquire(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        topic_id = await topic(peer, batches=500)
+        await configure(peer, "g", auto_offset_reset="earliest")
+        await joined(peer)
+        told = await fetch(peer, topic_id, 0, max_wait_ms=60_000, max_records=10, min_bytes=30_000)
+        assert ranges(told) == [(0, 9, 1)]
+        [row] = told.responses[0].partitions
+        assert len(split(row.records)) == 1
 
     with_broker(scenario, AT_ONCE)
 

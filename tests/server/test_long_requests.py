@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from kpybroker.call import Encoded
 from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
 from kpybroker.long_work import REQUESTS_MAX, LongWork
 from kpybroker.replication.follower.fetch_session import NAMED_MAX
 from kpybroker.replication.node.replicas import HOSTED_AT_ONCE
 from kpybroker.server.node import Node
+from kpybroker.server.requests.long_requests import ROWS_AT_ONCE, encoded
 from kpybroker.serving.fetch.replica import NAMED_LIMIT
 from kpybroker.serving.metadata_wait import served_everywhere
 from kpybroker.wire.api import API, FEW, Api, Listens, by_name
@@ -28,7 +30,7 @@ from kpybroker.wire.codec.layout import layout
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.frame import request_head
 from kpybroker.wire.records.batch import read_records, split
-from kpybroker.wire.rpc import create_topics, fetch, metadata, produce
+from kpybroker.wire.rpc import create_topics, fetch, metadata, produce, share_fetch
 from tests.asking import batch_of, make, produced
 from tests.conftest import WithBroker
 from tests.server.many_elements import arrays_of, request_with_many
@@ -325,3 +327,13 @@ def test_places_are_given_in_order_and_returned() -> None:
             pass
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("partitions", [ROWS_AT_ONCE - 1, ROWS_AT_ONCE])
+def test_the_records_of_a_share_fetch_are_not_copied_unless_it_has_many_rows(partitions: int) -> None:
+    row = share_fetch.PartitionData(records=memoryview(b"records"))
+    topic = share_fetch.ShareFetchableTopicResponse(partitions=[row] * partitions)
+    response = share_fetch.Response(responses=[topic])
+    told = asyncio.run(encoded(LongWork(), 2, response))
+    assert (told is response) == (partitions < ROWS_AT_ONCE)
+    assert told is response or isinstance(told, Encoded)

@@ -3,6 +3,7 @@ writes."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -201,7 +202,10 @@ class Game:
             self.log.append((first, first + with_[0] - 1))
         elif what == "fetch":
             member, count, size, exact = with_
-            found = fetched(share, self.log, member, Wish(count, size, exact), self.now_ms)
+            wish = Wish(count, size, exact)
+            same = self.acquired_within_reach(member, wish)
+            found = fetched(share, self.log, member, wish, self.now_ms)
+            assert same == found, "later batches change nothing"
             self.check_acquired(found, states, count if exact else None)
         elif what in ("ack", "acks"):
             member, kinds = with_[0], with_[-1] if what == "acks" else [with_[-1]]
@@ -226,6 +230,14 @@ class Game:
             share.expire(LIMITS, self.now_ms)
         elif what == "cut":
             share.cut_start(min(share.start + with_[0], self.log[-1][1]))
+
+    def acquired_within_reach(self, member: str, wish: Wish) -> list[Acquired]:
+        """What a copy of the share partition acquires from the batches within reach."""
+        offset = self.share.next_offset(LIMITS)
+        if offset is None:
+            return []
+        last = self.share.last_within_reach(offset, wish.max_records, LIMITS)
+        return fetched(deepcopy(self.share), [each for each in self.log if each[0] <= last], member, wish, self.now_ms)
 
     def check_acquired(self, found: list[Acquired], before: Any, exactly: int | None) -> None:
         offsets = [offset for each in found for offset in range(each.first, each.last + 1)]

@@ -36,6 +36,15 @@ def test_positions_equal_those_of_a_scan(of: list[tuple[int, int, int]], offset:
     assert index.position_for(offset) == max([position for last, position in batches if last <= offset], default=0)
 
 
+@given(steps, st.integers(BASE - 2, BASE + 320))
+@settings(deadline=None, max_examples=30)
+def test_an_end_is_the_position_after_the_batch(of: list[tuple[int, int, int]], offset: int) -> None:
+    index, _, batches, _ = filled(of)
+    ends = [position for _, position in batches][1:]
+    after = [end for (last, _), end in zip(batches, ends, strict=False) if last >= offset]
+    assert index.end_for(offset) == min(after, default=None)
+
+
 @given(steps, st.integers(BASE - 2, BASE + 320), st.integers(0, 30_000))
 @settings(deadline=None, max_examples=30)
 def test_the_floor_is_below_both_limits(of: list[tuple[int, int, int]], offset: int, position: int) -> None:

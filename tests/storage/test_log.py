@@ -65,6 +65,46 @@ def test_a_read_equals_a_scan(tmp_path: Path, seed: int) -> None:
         assert cold == found
 
 
+@given(seeds)
+@some
+def test_the_bytes_up_to_a_record_include_its_batch_and_little_more(tmp_path: Path, seed: int) -> None:
+    history = History.of(tmp_path, seed)
+    for _ in range(40):
+        history.step()
+    history.flush()
+    log, random = history.log, history.random
+    for _ in range(40):
+        offset = random.randint(log.start, log.end)
+        last = random.randint(offset, log.end)
+        asyncio.run(log.load_index(offset))
+        size_bytes = log.bytes_up_to(offset, last)
+        assert size_bytes is not None, "the index is in memory"
+        following = log.segments.after(log.segments.holding(offset))
+        upper = log.end if following is None else following.base_offset
+        if offset >= upper:
+            continue
+        found = log.read(offset, size_bytes, upper=upper, min_one=True)
+        assert found is not None, "recently read bytes are in the page cache"
+        whole = history.expected_read(offset, 1 << 20, upper)
+        needed = [batch for batch in whole if batch.base_offset <= last]
+        batches = split(bytes(found))
+        assert [batch.base_offset for batch in batches[: len(needed)]] == [batch.base_offset for batch in needed]
+        largest = max(batch.size_bytes for batch in whole)
+        beyond = sum(batch.size_bytes for batch in batches[len(needed) :])
+        assert beyond <= 2 * (log.settings.index_interval_bytes + largest), "an entry follows each interval"
+
+
+def test_the_bytes_up_to_a_record_are_unknown_without_the_index(tmp_path: Path) -> None:
+    log = make(tmp_path, segment_bytes=1000)
+    for _ in range(60):
+        log.append([plain()], 0, 1000)
+    log.flush()
+    log.segments[0].close_files()
+    assert log.bytes_up_to(0, 1) is None
+    asyncio.run(log.load_index(0))
+    assert log.bytes_up_to(0, 1)
+
+
 def test_a_read_from_the_start_of_a_segment_needs_no_index(tmp_path: Path) -> None:
     log = make(tmp_path, segment_bytes=1000)
     for _ in range(40):

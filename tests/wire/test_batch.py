@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.records.batch import HEADER_BYTES, Record, encode_batch, read_records, split
+from kpybroker.wire.records.batch import HEADER_BYTES, Record, encode_batch, outline, read_records, split
 from kpybroker.wire.records.compression import Codec
 
 blobs = st.none() | st.binary(max_size=80)
@@ -60,6 +61,26 @@ def test_assigning_offsets_leaves_the_checksum(of: list[Record], base_offset: in
 def test_batches_are_split_where_they_were_joined(of: list[list[Record]]) -> None:
     parts = [encode_batch(one) for one in of]
     assert [bytes(batch.view) for batch in split(b"".join(parts))] == parts
+
+
+@given(st.lists(records, min_size=1, max_size=4), st.data())
+@some
+def test_an_outline_equals_the_headers_of_the_batches(of: list[list[Record]], data: Any) -> None:
+    parts = [encode_batch(one) for one in of]
+    whole = b"".join(parts)
+    spans, positions = outline(whole)
+    assert spans == [(batch.base_offset, batch.last_offset) for batch in split(whole)]
+    assert [whole[begin:end] for begin, end in pairwise(positions)] == parts
+    cut = data.draw(st.integers(1, len(whole) - 1))
+    if cut not in positions:
+        with pytest.raises(KafkaError, match=f"of {cut}$"):
+            outline(whole[:cut])
+
+
+def test_an_outline_ends_at_an_impossible_length() -> None:
+    assert outline(b"") == ([], [0])
+    with pytest.raises(KafkaError, match="at byte 0 of 100"):
+        outline(bytes(100))
 
 
 @given(records, st.sampled_from(Codec), st.data())

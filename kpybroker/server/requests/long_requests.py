@@ -21,7 +21,7 @@ from kpybroker.server.connections.receive_memory import SMALL_FRAME_BYTES
 from kpybroker.wire.api import PRODUCE, Api
 from kpybroker.wire.codec.codec import build_in_turns, parse_in_turns
 from kpybroker.wire.response_templates import FORMS
-from kpybroker.wire.rpc import fetch
+from kpybroker.wire.rpc import fetch, share_fetch
 
 Handle = Callable[[Any], Any]
 """Handles a request. Returns its response, a coroutine or a Reply. Raises KafkaError and Damage."""
@@ -102,8 +102,15 @@ def has_many_rows(response: Any) -> bool:
     return any(len(getattr(response, name) or ()) > ROWS_AT_ONCE for name in _lists_of(cast(Hashable, type(response))))
 
 
+def _has_few_partitions(response: share_fetch.Response) -> bool:
+    return sum(1 + len(topic.partitions) for topic in response.responses) <= ROWS_AT_ONCE
+
+
 async def encoded(work: LongWork, version: int, response: Any) -> Any:
-    """Encode a response over several turns. Encoded responses and templates are returned unchanged."""
+    """Encode a response over several turns. Encoded responses, templates, and records that can be sent without a copy
+    are returned unchanged."""
     if response is None or isinstance(response, Encoded | Reply | fetch.Response) or type(response) in FORMS:
         return response  # Fetch responses with many rows are templates, which are encoded over several turns
+    if isinstance(response, share_fetch.Response) and _has_few_partitions(response):
+        return response
     return Encoded(await work.through(build_in_turns(response, version)))

@@ -7,14 +7,16 @@ ShareFetch that finds too few records waits for more, for the end of an acquisit
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.call import Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.serving.shares.places import Leaders, check_read, found
-from kpybroker.shares.partition import Acquired, Wish
-from kpybroker.wire.records.batch import Batch, split
+from kpybroker.shares.partition import Acquired, Span, Wish
+from kpybroker.wire.records.batch import outline, split
 from kpybroker.wire.rpc.share_fetch import (
     AcquiredRecords,
     LeaderIdAndEpoch,
@@ -50,11 +52,26 @@ class Candidate(NamedTuple):
     upper: int
 
 
-class Cold(NamedTuple):
-    """The result of a read that ended because these bytes are not in the page cache."""
+class Reading(NamedTuple):
+    """A read of one partition."""
 
     candidate: Candidate
-    size_bytes: int
+    last: int | None
+    """The last record that the fetch can acquire: no later batch has to be read. None: read `most_bytes`."""
+    most_bytes: int
+
+    def size_bytes(self) -> int | None:
+        """The number of bytes to read; None if the index has to be loaded first. Raises KafkaError."""
+        if self.last is None:
+            return self.most_bytes
+        needed = self.candidate.partition.log.bytes_up_to(self.candidate.offset, self.last)
+        return None if needed is None else min(needed, self.most_bytes)
+
+
+class Cold(NamedTuple):
+    """The result of a read that ended because it has to wait for the disk."""
+
+    reading: Reading
 
 
 class ShareView:
@@ -94,18 +111,19 @@ class ShareView:
                 is_awaited = True
             elif candidate.offset < candidate.upper:
                 candidates.append(candidate)
-        read = self._read(candidates)
+        most_bytes = min(self.request.max_bytes, self.broker.quotas.fetch_max_bytes) // max(len(candidates), 1)
+        read = self._read_least(candidates, most_bytes)
         if isinstance(read, Cold):
             return read
-        total_bytes = sum(len(records) for _, records in read)
-        is_enough = bool(read) and total_bytes >= min(self.request.min_bytes, self.request.max_bytes)
+        total_bytes = sum(len(records) for records in read.values())
+        is_enough = bool(total_bytes) and total_bytes >= min(self.request.min_bytes, self.request.max_bytes)
         has_refusals = bool(rows) and not is_awaited  # wait for partitions that load: they may be refused, too
         if not (final or is_enough or has_refusals) and self._places:
             return None
-        self._acquire(read, rows)
+        cold = self._acquire_in_turn(candidates, read, most_bytes, rows)
         acquired = any(row.acquired_records for row in rows.values())
-        if not (final or acquired or any(row.error_code for row in rows.values())):
-            return None  # all records that were read are archived, because they were aborted or delivered too often
+        if not (acquired or any(row.error_code for row in rows.values())) and (cold is not None or not final):
+            return cold  # all records that were read are archived, because they were aborted or delivered too often
         return self._respond(rows)
 
     def _candidate(self, place: TopicIdPartition) -> Candidate | None:
@@ -123,53 +141,99 @@ class ShareView:
         led.share.cut_start(storage.start)
         offset = led.share.next_offset(self._rules.limits)
         upper = storage.last_stable if self._rules.is_committed else storage.high_watermark
+        led.note_upper(upper)
         if offset is None:
             return Candidate(place, partition, led, upper, upper)
         return Candidate(place, partition, led, max(offset, storage.start), upper)
 
-    def _read(self, candidates: list[Candidate]) -> list[tuple[Candidate, Buffer]] | Cold:
-        """Read an equal part of max_bytes from each partition, but at least one batch from the first."""
-        if not candidates or self.request.max_records <= 0:
-            return []
-        max_bytes = min(self.request.max_bytes, self.broker.quotas.fetch_max_bytes)
-        size_bytes = max(max_bytes // len(candidates), 0)
-        read: list[tuple[Candidate, Buffer]] = []
-        for candidate in candidates:
-            at, kept = self.cold.get(candidate.place, (-1, EMPTY))
-            records: Buffer | None = kept
-            if at != candidate.offset:
-                records = candidate.partition.log.read(
-                    candidate.offset, size_bytes, upper=candidate.upper, min_one=not read
-                )
-            if records is None:
-                return Cold(candidate, size_bytes)
+    def _read_least(self, candidates: list[Candidate], most_bytes: int) -> dict[TopicIdPartition, Buffer] | Cold:
+        """Read one partition after another until there are min_bytes; at least one batch from the first."""
+        read: dict[TopicIdPartition, Buffer] = {}
+        lacking_bytes = max(min(self.request.min_bytes, self.request.max_bytes), 1)
+        for candidate in candidates if self.request.max_records > 0 else ():
+            if lacking_bytes <= 0:
+                break
+            reading = self._reading(candidate, self.request.max_records, most_bytes)
+            records = self._read(reading, min_one=not read)
+            if not isinstance(records, Cold) and len(records) < lacking_bytes:
+                # records that this fetch cannot acquire count, too
+                records = self._read(reading._replace(last=None), min_one=not read)
+            if isinstance(records, Cold):
+                return records
             if records:
-                read.append((candidate, records))
+                read[candidate.place] = records
+                lacking_bytes -= len(records)
         return read
+
+    def _reading(self, candidate: Candidate, max_records: int, most_bytes: int) -> Reading:
+        """The batches that may be acquired. To copy more would take longer than all other work of a fetch."""
+        share = candidate.led.share
+        assert share is not None, "only loaded share partitions are candidates"
+        last = share.last_within_reach(candidate.offset, max_records, self._rules.limits)
+        return Reading(candidate, last, most_bytes)
+
+    def _read(self, reading: Reading, *, min_one: bool) -> Buffer | Cold:
+        candidate = reading.candidate
+        at, kept = self.cold.get(candidate.place, (-1, EMPTY))
+        if at == candidate.offset:
+            return kept
+        size_bytes = reading.size_bytes()
+        if size_bytes is None:
+            return Cold(reading)
+        records = candidate.partition.log.read(candidate.offset, size_bytes, upper=candidate.upper, min_one=min_one)
+        return Cold(reading) if records is None else records
 
     # ---- acquiring
 
-    def _acquire(self, read: list[tuple[Candidate, Buffer]], rows: dict[TopicIdPartition, PartitionData]) -> None:
-        """Acquire records from one partition after another until there are max_records."""
+    def _acquire_in_turn(
+        self,
+        candidates: list[Candidate],
+        read: dict[TopicIdPartition, Buffer],
+        most_bytes: int,
+        rows: dict[TopicIdPartition, PartitionData],
+    ) -> Cold | None:
+        """Acquire records from one partition after another until there are max_records, and read partitions that are
+        not read yet. Returns a read that has to wait for the disk, before which this ends."""
         left = self.request.max_records
-        now_ms = self.broker.coordinators.share_leader.now_ms()
-        for candidate, records in read:
-            if left <= 0:
-                break
-            batches = split(memoryview(records))
-            spans = [(each.base_offset, each.next_offset - 1) for each in batches]
-            aborted = self._aborted(candidate, records, batches)
-            share = candidate.led.share
-            assert share is not None, "only loaded share partitions are candidates"
-            wish = Wish(left, self.request.batch_size, is_exact=self.request.share_acquire_mode == EXACT)
-            acquired = share.acquire(self.session.key.member_id, spans, wish, self._rules.limits, now_ms, aborted)
-            candidate.led.arm()
-            if acquired:
-                left -= sum(each.last - each.first + 1 for each in acquired)
-                rows[candidate.place] = _row(candidate.place, batches, acquired, aborted)
+        cold = None
+        for each in candidates:
+            candidate, budget_bytes = each, most_bytes
+            records: Buffer | Cold = read.get(candidate.place, EMPTY)
+            while left > 0 and budget_bytes > 0 and cold is None:
+                if not records:
+                    min_one = left == self.request.max_records  # nothing is acquired yet
+                    records = self._read(self._reading(candidate, left, budget_bytes), min_one=min_one)
+                if isinstance(records, Cold):
+                    cold = records
+                    break
+                acquired = self._acquire(candidate, records, left, rows) if records else 0
+                left -= acquired
+                offset = candidate.led.share.next_offset(self._rules.limits) if candidate.led.share else None
+                if acquired or not records or offset is None or not candidate.offset < offset < candidate.upper:
+                    break
+                # all of these records are archived, because they were aborted
+                budget_bytes -= len(records)
+                candidate, records = candidate._replace(offset=offset), EMPTY
         self.cold.clear()
+        return cold
 
-    def _aborted(self, candidate: Candidate, records: Buffer, batches: list[Batch]) -> list[tuple[int, int]]:
+    def _acquire(
+        self, candidate: Candidate, records: Buffer, left: int, rows: dict[TopicIdPartition, PartitionData]
+    ) -> int:
+        """Acquire records of one partition. Returns their number."""
+        spans, positions = outline(records)
+        aborted = self._aborted(candidate, records)
+        share = candidate.led.share
+        assert share is not None, "only loaded share partitions are candidates"
+        wish = Wish(left, self.request.batch_size, is_exact=self.request.share_acquire_mode == EXACT)
+        now_ms = self.broker.coordinators.share_leader.now_ms()
+        acquired = share.acquire(self.session.key.member_id, spans, wish, self._rules.limits, now_ms, aborted)
+        candidate.led.arm()
+        if acquired:
+            rows[candidate.place] = _row(candidate.place, _cut(records, spans, positions, acquired, aborted), acquired)
+        return sum(each.last - each.first + 1 for each in acquired)
+
+    def _aborted(self, candidate: Candidate, records: Buffer) -> list[Span]:
         """The first and last offsets of batches in aborted transactions, if the group reads only committed records."""
         storage = candidate.partition.log
         if not self._rules.is_committed or not storage.segments.any_aborted:
@@ -179,7 +243,7 @@ class ShareView:
             ended[each.producer_id].append((each.first_offset, each.last_offset))
         return [
             (batch.base_offset, batch.next_offset - 1)
-            for batch in batches
+            for batch in split(memoryview(records))
             if batch.is_transactional
             and not batch.is_control
             and any(first <= batch.base_offset <= last for first, last in ended[batch.producer_id])
@@ -233,16 +297,23 @@ class ShareView:
         self._watched = []
 
 
-def _row(
-    place: TopicIdPartition, batches: list[Batch], acquired: list[Acquired], aborted: list[tuple[int, int]]
-) -> PartitionData:
-    """A partition's row. It contains whole batches from the first to the last acquired record, except aborted ones."""
-    first, last, without = acquired[0].first, acquired[-1].last, {begin for begin, _ in aborted}
-    views: list[memoryview | bytes] = [
-        batch.view
-        for batch in batches
-        if batch.next_offset > first and batch.base_offset <= last and batch.base_offset not in without
-    ]
+def _cut(
+    records: Buffer, spans: list[Span], positions: list[int], acquired: list[Acquired], aborted: list[Span]
+) -> list[memoryview | bytes]:
+    """The whole batches from the first to the last acquired record, except aborted ones. Neighbours are one view."""
+    whole, without = memoryview(records), {first for first, _ in aborted}
+    begin = bisect_left(spans, acquired[0].first, key=itemgetter(1))
+    end = bisect_right(spans, acquired[-1].last, key=itemgetter(0))
+    views: list[memoryview | bytes] = []
+    for number in range(begin, end) if without else ():
+        if spans[number][0] in without:
+            views.append(whole[positions[begin] : positions[number]])
+            begin = number + 1
+    views.append(whole[positions[begin] : positions[end]])
+    return [view for view in views if view]
+
+
+def _row(place: TopicIdPartition, views: list[memoryview | bytes], acquired: list[Acquired]) -> PartitionData:
     return PartitionData(
         partition_index=place[1],
         records=views[0] if len(views) == 1 else views,
@@ -305,9 +376,11 @@ class ShareFetchReply(Reply):
 
     async def _bring(self, seen: Cold) -> None:
         """Read bytes that are not in the page cache on another thread, and then read the partitions again."""
-        place, partition, _, offset, upper = seen.candidate
+        place, partition, _, offset, upper = seen.reading.candidate
         try:
-            records = await partition.log.read_cold(offset, seen.size_bytes, upper=upper, min_one=True)
+            await partition.log.load_index(offset)
+            size_bytes = seen.reading.size_bytes() or 0
+            records = await partition.log.read_cold(offset, size_bytes, upper=upper, min_one=True)
             self._view.cold[place] = offset, records
         except (KafkaError, Damage):
             pass  # the next read returns the error

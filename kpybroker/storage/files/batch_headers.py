@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
 
-from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, Batch
-
-WALKED = Struct(">qi11xi")
-"""The fields of a batch header that are read here: base offset, length and last offset delta."""
+from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, WALKED, Batch
 
 
 class BatchHeaders:

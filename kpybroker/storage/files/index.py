@@ -51,6 +51,11 @@ class OffsetIndex:
         found = self._count_up_to(offset)
         return self.entry(found - 1)[1] if found else 0
 
+    def end_for(self, offset: int) -> int | None:
+        """An indexed position at or after the end of the batch that contains `offset`; None if there is none."""
+        found = self._count_up_to(offset - 1) + 1
+        return self.entry(found)[1] if found < len(self) else None
+
     def _count_up_to(self, offset: int) -> int:
         relative, entries = offset - self.base_offset, self.entries
         return bisect_right(range(len(self)), relative, key=lambda at: OFFSET_ENTRY.unpack_from(entries, at << 3)[0])

@@ -434,6 +434,25 @@ class Log:
             except (OSError, Damage) as error:
                 raise files.refusal(error) from error
 
+    def bytes_up_to(self, offset: int, last: int) -> int | None:
+        """The number of bytes that a read from `offset` needs to include the batch with `last`, if that is in the same
+        segment; it may be too large by an interval of the index. None if the index has to be loaded first.
+
+        Raises KAFKA_STORAGE_ERROR.
+        """
+        try:
+            return self.files.reader.bytes_up_to(offset, last)
+        except (OSError, Damage) as error:
+            raise self.files.refusal(error) from error
+
+    async def load_index(self, offset: int) -> None:
+        """Load the index that `bytes_up_to` needs, on another thread. Raises KAFKA_STORAGE_ERROR."""
+        files = self.files
+        try:
+            await files.reader.load_index(offset)
+        except (OSError, Damage) as error:
+            raise files.refusal(error) from error
+
     def aborted_within(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
         """The aborted transactions with records in `records`, ordered by first offset. `records` was read beginning at
         `offset`.

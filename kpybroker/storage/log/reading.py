@@ -11,11 +11,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode
-from kpybroker.storage.files.batch_headers import WALKED
 from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.files.segments import Segments
 from kpybroker.storage.files.txn_index import AbortedTransaction
-from kpybroker.wire.records.batch import HEADER_BYTES, MAGIC_AT, PREFIX_BYTES
+from kpybroker.wire.records.batch import HEADER_BYTES, MAGIC_AT, PREFIX_BYTES, WALKED
 from kpybroker.world import Buffer, Disk
 
 _PLACES_KEPT = 64
@@ -103,6 +102,22 @@ class Reader:
         except StopIteration as done:
             result: Buffer = done.value
             return result
+
+    def bytes_up_to(self, offset: int, last: int) -> int | None:
+        """The size of the batches from the one with `offset` to the one with `last`, or more, within one segment. None
+        if the segment's index has to be loaded first. May raise OSError."""
+        segment = self._segments.holding(offset)
+        if not segment.has_indexes and segment is not self._segments.active:
+            return None
+        index = segment.index()
+        end = index.end_for(last)
+        return (segment.written_bytes if end is None else end) - index.position_for(offset)
+
+    async def load_index(self, offset: int) -> None:
+        """Load the index of the segment with this offset on a thread. Raises OSError."""
+        segment = self._segments.holding(offset)
+        if not segment.has_indexes:
+            await segment.load_indexes_cold()
 
     async def read_cold(self, offset: int, max_bytes: int, upper: int, *, min_one: bool) -> Buffer:
         """Like `read`, but wait for the disk on a thread. Raises Damage, or SegmentGone if the caller has to try again.

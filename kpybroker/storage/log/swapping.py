@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 
-from kpybroker.storage.files.batch_headers import WALKED
 from kpybroker.storage.files.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
-from kpybroker.wire.records.batch import PREFIX_BYTES
+from kpybroker.wire.records.batch import PREFIX_BYTES, WALKED
 from kpybroker.world import Disk
 
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"

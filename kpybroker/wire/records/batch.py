@@ -30,6 +30,8 @@ DELETE_HORIZON = 0x40
 
 HEADER = Struct(">qiibIhiqqqhii")
 PREFIX = Struct(">qi")
+WALKED = Struct(">qi11xi")
+"""The fields that a walk over batches needs: base offset, length and last offset delta."""
 _ASSIGNED = Struct(">qii")
 _UINT32 = Struct(">I")
 MAGIC_AT = 16
@@ -161,6 +163,25 @@ def base_offset_of(view: Buffer) -> int:
     """The base offset of the first batch in the bytes of stored or queued batches."""
     offset: int = _INT64.unpack_from(view, 0)[0]
     return offset
+
+
+def outline(batches: Buffer) -> tuple[list[tuple[int, int]], list[int]]:
+    """The first and last offsets of whole batches, and the positions where they begin, followed by the total size.
+
+    For batches from a log: this checks only that their sizes fit. Raises CORRUPT_MESSAGE.
+    """
+    spans, positions = [], [0]
+    at, total = 0, len(batches)
+    while at + HEADER_BYTES <= total:
+        base_offset, length, last_delta = WALKED.unpack_from(batches, at)
+        if length < HEADER_BYTES - PREFIX_BYTES:
+            break
+        spans.append((base_offset, base_offset + last_delta))
+        at += length + PREFIX_BYTES
+        positions.append(at)
+    if at != total:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch that begins or ends at byte {at} of {total}")
+    return spans, positions
 
 
 def split(view: Buffer, most: int | None = None) -> list[Batch]:
