@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kpybroker.groups.streams import configuration, reconciliation, records, transitions
-from kpybroker.groups.streams.assignor import MemberTasks
+from kpybroker.groups.streams.assignor import MemberTasks, sticky
 from kpybroker.groups.streams.group import StreamsGroup
 from kpybroker.groups.streams.tasks import Tasks
 from kpybroker.groups.streams.transitions import Transitions
@@ -37,9 +37,9 @@ def _hides_epochs(refresh: Callable[..., None]) -> Callable[..., None]:
     return forgetful
 
 
-def _one_process_each(sticky: Callable[..., Any]) -> Callable[..., Any]:
+def _one_process_each(assign: Callable[..., Any]) -> Callable[..., Any]:
     def lonely(members: dict[str, MemberTasks], *rest: Any) -> Any:
-        return sticky({name: each._replace(process_id=name) for name, each in members.items()}, *rest)
+        return assign({name: each._replace(process_id=name) for name, each in members.items()}, *rest)
 
     return lonely
 
@@ -84,7 +84,7 @@ STREAMS = (
     ),
     Mutant(
         "standby tasks are placed without regard to processes",
-        (Patch(transitions, "sticky", _one_process_each(transitions.sticky)),),
+        (Patch(transitions, "sticky", _one_process_each(sticky)),),
         ("crash",),
         actors=("streams",),
     ),
