@@ -7,6 +7,7 @@ contain it, and the creation is not retried until then.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
@@ -18,6 +19,8 @@ from kpybroker.replication.node.controller_channel import ControllerChannel
 from kpybroker.wire.api import by_name
 from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.rpc import create_topics
+
+log = logging.getLogger(__name__)
 
 TIMEOUT_MS = 30_000
 CREATED_MAX = 10_000
@@ -49,7 +52,7 @@ class StreamsTopics:
             self._creating.update(wanted)
             task = asyncio.get_running_loop().create_task(self._create(call, wanted, keep_ms))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
 
     def failures(self, topics: Iterable[str]) -> dict[str, str]:
         """The reasons why some of these topics could not be created recently."""
@@ -61,6 +64,11 @@ class StreamsTopics:
         """Cancel all creations, because the broker is stopping."""
         for task in self._tasks:
             task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("bug in the creation of internal topics", exc_info=error)
 
     async def _create(self, call: Call, topics: Mapping[str, InternalTopic], keep_ms: int) -> None:
         try:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, cast
+
 import pytest
 
 from kpybroker.broker import streams_topics
+from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
+from kpybroker.groups.ground.commands import InternalTopic
 from kpybroker.server.node import Node
+from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc import update_features
 from kpybroker.wire.rpc.streams_group_heartbeat import KeyValue, TopicInfo
 from oracle.streams_scenes import counting, passing
@@ -17,6 +23,8 @@ from tests.handlers.streaming import AT_ONCE, beat, join, joined, topic
 MISSING_INTERNAL_TOPICS = 3
 LONGER = {"group.streams.heartbeat.interval.ms": "10000"}
 """A failure is kept for two intervals."""
+NO_CHANNEL = cast(Any, None)
+"""In place of the channel to the controller: every use of it is a bug."""
 
 
 def test_a_member_joins_stays_and_leaves(with_broker: WithBroker) -> None:
@@ -126,3 +134,16 @@ def test_without_the_protocol_streams_groups_are_not_served(with_broker: WithBro
         assert (await join(peer, passing("t"))).error_code == ErrorCode.UNSUPPORTED_VERSION
 
     with_broker(scenario, {**AT_ONCE, "group.coordinator.rebalance.protocols": "classic,consumer"})
+
+
+def test_a_bug_in_a_creation_is_logged_and_the_creation_ends(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        topics = streams_topics.StreamsTopics(NO_CHANNEL, lambda: 0)
+        call = Call(by_name["StreamsGroupHeartbeat"].key, 0, None, "127.0.0.1", 1)
+        for _ in range(2):  # the second one is not refused because of the first one
+            topics.create(call, {"c": InternalTopic(1, 1, {})}, 1000)
+            while any(task is not asyncio.current_task() for task in asyncio.all_tasks()):
+                await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert [record.message for record in caplog.records] == ["bug in the creation of internal topics"] * 2

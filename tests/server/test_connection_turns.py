@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from pathlib import Path
+from typing import Any
 
 from kpybroker.config import parse_config
 from kpybroker.server.node import Node
-from kpybroker.wire.api import by_name
+from kpybroker.wire.api import Api, by_name
 from kpybroker.wire.frame import encode_request
 from kpybroker.wire.rpc import metadata
 from kpybroker.world.real import RealWorld
@@ -62,3 +65,42 @@ def test_a_few_of_the_requests_sent_at_once_begin_in_each_turn(tmp_path: Path) -
             world.close()
 
     asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_a_request_that_is_cancelled_at_its_first_wait_leaves_nothing_unawaited(tmp_path: Path) -> None:
+    async def whole() -> None:
+        world = RealWorld(7)
+        settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), **SMALL}
+        node = await Node.start(world, parse_config(settings))
+        dispatcher, cancelled = node.server.dispatcher, asyncio.Event()
+
+        def cancel() -> None:
+            for task in dispatcher.tasks:
+                task.cancel()
+            cancelled.set()
+
+        def between(_api: Api, _handle: Any) -> Any:
+            async def wait(*_: Any) -> None:
+                asyncio.get_running_loop().call_soon(cancel)  # before the first step of the task
+                await asyncio.Event().wait()
+
+            return wait
+
+        try:
+            dispatcher.stand_between(between)
+            _, writer = await asyncio.open_connection(*node.bootstrap.split(":"))
+            writer.write(frames(1))
+            await cancelled.wait()
+            while dispatcher.tasks:
+                await asyncio.sleep(0)
+            writer.close()
+        finally:
+            dispatcher.stand_between(None)
+            await node.stop()
+            world.close()
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        asyncio.run(asyncio.wait_for(whole(), 60))
+        gc.collect()
+    assert [str(each.message) for each in shown if "never awaited" in str(each.message)] == []

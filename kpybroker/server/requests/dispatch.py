@@ -223,7 +223,7 @@ class Dispatcher:
                 return finished.value
             rest = encoded(self._broker.long_work, known.call.version, finished.value)
         else:
-            rest = self._encoded(known.call.version, _rest(work, waits_for))
+            rest = self._rest(known.call.version, work, waits_for)
         # the records of a Produce are views of the receive buffer
         reply = TaskReply(holds_frame=known.route.api is PRODUCE)
         task = self._begin(connection, known.route, request, rest, reply)
@@ -233,9 +233,10 @@ class Dispatcher:
             reply.cancel_if_abandoned(task)
         return reply
 
-    async def _encoded(self, version: int, work: Coroutine[Any, Any, Any]) -> Any:
-        """The response of a coroutine. A large response is encoded over several turns of the event loop."""
-        return await encoded(self._broker.long_work, version, await work)
+    async def _rest(self, version: int, work: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
+        """The response of a coroutine that has yielded its first future. A large response is encoded over several turns
+        of the event loop."""
+        return await encoded(self._broker.long_work, version, await _resumed(work, waits_for))
 
     def _begin(
         self, connection: Connection, route: Route, request: Any, work: Coroutine[Any, Any, Any], reply: Reply
@@ -313,11 +314,6 @@ def _buffers(api: api_table.Api, version: int, correlation_id: int, response: An
         head = _SIZE_AND_ID.pack(len(response) + (5 if flexible else 4), correlation_id) + b"\0" * flexible
         return [head + response] if len(response) < SMALL_WRITE_BYTES else [head, response]
     return encode_response(correlation_id, api, version, response)
-
-
-async def _rest(work: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
-    """The rest of the work as a native coroutine, which tasks require from Python 3.12 on."""
-    return await _resumed(work, waits_for)
 
 
 @types.coroutine
