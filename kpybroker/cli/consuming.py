@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 
 from kpybroker.client.client import EARLIEST, FIRST_PAUSE_S, LATEST, Client, CommandFailed, check
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.records.aborted_filter import AbortedFilter
 from kpybroker.wire.records.batch import PREFIX_BYTES, Batch, Record, header_at, read_records, split
 from kpybroker.wire.rpc import fetch
 
@@ -45,15 +46,19 @@ async def find_start(
     return dict.fromkeys(partitions, place)
 
 
-async def find_ends(client: Client, topic: str, partitions: list[int], *, until_some: bool = False) -> dict[int, int]:
+async def find_ends(
+    client: Client, topic: str, partitions: list[int], *, until_some: bool = False, committed: bool = False
+) -> dict[int, int]:
     """The offset after the last readable record, by partition.
 
-    `until_some`: the topic is new, so wait for its first record, at most the client's timeout.
+    `until_some`: the topic is new, so wait for its first record, at most the client's timeout. `committed`: the last
+    stable offset, before which no transaction is open.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + client.timeout_ms / 1000
     while True:
-        found = await client.list_offsets({(topic, partition): LATEST for partition in partitions})
+        asked = {(topic, partition): LATEST for partition in partitions}
+        found = await client.list_offsets(asked, committed=committed)
         if not until_some or any(found.values()) or clock() + FIRST_PAUSE_S > deadline:
             return {partition: found[topic, partition] for partition in partitions}
         await asyncio.sleep(FIRST_PAUSE_S)
@@ -72,10 +77,22 @@ def whole_batches(records: memoryview | bytes | None) -> list[Batch]:
 
 
 class TopicReader:
-    """Reads records of one topic from `positions` up to `ends`, or without an end if `ends` is None."""
+    """Reads records of one topic from `positions` up to `ends`, or without an end if `ends` is None.
 
-    def __init__(self, client: Client, topic: str, positions: dict[int, int], ends: dict[int, int] | None) -> None:
+    committed: leave out the records of open and aborted transactions.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        positions: dict[int, int],
+        ends: dict[int, int] | None,
+        *,
+        committed: bool = False,
+    ) -> None:
         self._client = client
+        self._committed = committed
         self._topic = topic
         self.positions = positions
         self._ends = ends
@@ -115,6 +132,7 @@ class TopicReader:
             min_bytes=1,
             max_bytes=REPLY_BYTES,
             session_epoch=-1,
+            isolation_level=int(self._committed),
             topics=[
                 fetch.FetchTopic(
                     topic=self._topic,
@@ -143,10 +161,11 @@ class TopicReader:
         check(row.error_code, f"reading {self._topic}-{partition} at {at}")
         found: list[tuple[int, Record]] = []
         assert not isinstance(row.records, list), "records parsed from a response are contiguous"
+        aborted = AbortedFilter(row.aborted_transactions or ())
         for batch in whole_batches(row.records):
             if not batch.crc_ok():
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch {batch.base_offset} of {self._topic}-{partition}")
-            if not batch.is_control:
+            if aborted.lets_through(batch):
                 for record in read_records(batch):
                     if record.offset >= at and (self._ends is None or record.offset < self._ends[partition]):
                         found.append((partition, record))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kpybroker.testing.kafka import Kafka as Kafka
     from kpybroker.testing.node_process import BrokerStartError as BrokerStartError
     from kpybroker.testing.operations import ReceivedRecord as ReceivedRecord
+    from kpybroker.testing.snapshot import Snapshot as Snapshot
 
 _MODULES = {
     "Broker": "cluster",
@@ -18,8 +19,9 @@ _MODULES = {
     "Cluster": "cluster",
     "Kafka": "kafka",
     "ReceivedRecord": "operations",
+    "Snapshot": "snapshot",
 }
-__all__ = ["Broker", "BrokerStartError", "Cluster", "Kafka", "ReceivedRecord"]
+__all__ = ["Broker", "BrokerStartError", "Cluster", "Kafka", "ReceivedRecord", "Snapshot"]
 
 
 def __getattr__(name: str) -> object:

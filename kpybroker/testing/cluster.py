@@ -24,6 +24,7 @@ from kpybroker.testing.fault import Fault, FaultArguments
 from kpybroker.testing.kafka import Kafka, as_setting
 from kpybroker.testing.node_process import STOP_TIMEOUT_S, BrokerStartError, NodeProcess, ReadyFacts
 from kpybroker.testing.output import BrokerOutput
+from kpybroker.testing.snapshot import Snapshot, put_back, take
 
 PREFIX = "kpybroker-"
 """The prefix of the names of temporary directories."""
@@ -175,6 +176,40 @@ class Cluster(Kafka):
         """Let a paused broker, or all, continue."""
         for each in self._chosen(node):
             each.resume()
+
+    def snapshot(self) -> Snapshot:
+        """Copy the data of all brokers, to which `restore` returns. Running brokers are stopped for the copy and then
+        started again.
+
+        Raises RuntimeError before the first start and after `close`; ValueError for more than SNAPSHOTS_MAX snapshots.
+        """
+        with self._halted() as directory:
+            return take(directory)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Replace the data of all brokers with that of a snapshot. Running brokers are stopped before and started again
+        after it.
+
+        Close clients before this: offsets, epochs and producer ids that they know may not exist any more. Raises
+        ValueError for a snapshot of another cluster, RuntimeError as `snapshot` does.
+        """
+        if snapshot.of != self._directory:
+            raise ValueError(f"{snapshot!r} is of another cluster; take one with {type(self).__name__}.snapshot()")
+        with self._halted():
+            put_back(snapshot)
+
+    @contextlib.contextmanager
+    def _halted(self) -> Iterator[Path]:
+        """Stop the running brokers within a `with` block. Yields the directory."""
+        if self._directory is None or self._is_closed:
+            state = "is closed" if self._is_closed else "has not been started"
+            raise RuntimeError(f"this {type(self).__name__} {state}, so it has no data")
+        running = [node.node_id for node in self._nodes.values() if node.is_running]
+        self.stop()
+        try:
+            yield self._directory
+        finally:
+            self._start([self._nodes[node_id] for node_id in running])
 
     @contextlib.contextmanager
     def fault(self, api: str, *, node: int | None = None, **what: Unpack[FaultArguments]) -> Iterator[Fault]:

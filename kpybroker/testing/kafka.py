@@ -126,23 +126,28 @@ class Kafka:
         ]
         self._run(lambda client: operations.send(client, topic, records))
 
-    def records(self, topic: str, *, at_most: int = operations.RECORDS_MAX) -> list[ReceivedRecord]:
-        """All records in the topic, by partition and offset, including those of open or aborted transactions.
+    def records(
+        self, topic: str, *, committed_only: bool = False, at_most: int = operations.RECORDS_MAX
+    ) -> list[ReceivedRecord]:
+        """All records in the topic, by partition and offset, including those of open and aborted transactions.
 
-        Raises ValueError if there are more than `at_most`.
+        With `committed_only`, those that a consumer with `isolation.level=read_committed` reads. Raises ValueError if
+        there are more than `at_most`.
         """
-        return self._run(lambda client: operations.records(client, topic, at_most))
+        return self._run(lambda client: operations.records(client, topic, at_most, committed_only=committed_only))
 
-    def expect(self, topic: str, count: int, timeout_s: float = EXPECT_TIMEOUT_S) -> list[ReceivedRecord]:
+    def expect(
+        self, topic: str, count: int, timeout_s: float = EXPECT_TIMEOUT_S, *, committed_only: bool = False
+    ) -> list[ReceivedRecord]:
         """Wait until the topic has at least `count` records, and return all of its records. The topic need not exist
         yet.
 
-        Raises AssertionError after `timeout_s`, with the records that were found.
+        `committed_only` as for `records`. Raises AssertionError after `timeout_s`, with the records that were found.
         """
         found: list[ReceivedRecord] = []
 
         def is_met() -> bool:
-            found[:] = self._run(lambda client: operations.records_if_any(client, topic))
+            found[:] = self._run(lambda client: operations.records_if_any(client, topic, committed_only=committed_only))
             return len(found) >= count
 
         if not _becomes_true(is_met, timeout_s):

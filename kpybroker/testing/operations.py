@@ -65,14 +65,14 @@ async def send(client: Client, topic: str, records: Sequence[Outgoing]) -> None:
     await sender.flush()
 
 
-async def records(client: Client, topic: str, at_most: int) -> list[ReceivedRecord]:
+async def records(client: Client, topic: str, at_most: int, *, committed_only: bool) -> list[ReceivedRecord]:
     """The records between the start and the end of each partition. Raises ValueError for more than `at_most`."""
     partitions = sorted(row.partition_index for row in (await client.topic(topic)).partitions)
     starts = await client.list_offsets({(topic, partition): EARLIEST for partition in partitions})
     positions = {partition: starts[topic, partition] for partition in partitions}
-    ends = await find_ends(client, topic, partitions)
+    ends = await find_ends(client, topic, partitions, committed=committed_only)
     found: list[ReceivedRecord] = []
-    async for page in TopicReader(client, topic, positions, ends).pages():
+    async for page in TopicReader(client, topic, positions, ends, committed=committed_only).pages():
         found += [
             ReceivedRecord(partition, record.offset, record.timestamp, record.key, record.value, record.headers)
             for partition, record in page
@@ -82,11 +82,11 @@ async def records(client: Client, topic: str, at_most: int) -> list[ReceivedReco
     return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
-async def records_if_any(client: Client, topic: str) -> list[ReceivedRecord]:
+async def records_if_any(client: Client, topic: str, *, committed_only: bool) -> list[ReceivedRecord]:
     """Like `records`; [] if the topic does not exist."""
     if (await client.metadata([topic]))[topic].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return []
-    return await records(client, topic, RECORDS_MAX)
+    return await records(client, topic, RECORDS_MAX, committed_only=committed_only)
 
 
 async def committed(client: Client, group: str, topic: str) -> dict[int, int]:

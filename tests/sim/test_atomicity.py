@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kpybroker.sim.checks.atomicity import check_transactions, check_transformed
-from kpybroker.sim.clients.consuming import AbortedFilter
 from kpybroker.sim.clients.transforming import input_of, output_of
 from kpybroker.sim.world.history import HighestOffsets, History, Sent, SentTransaction
+from kpybroker.wire.records.aborted_filter import AbortedFilter
 from kpybroker.wire.records.batch import Batch, encode_batch
 from kpybroker.wire.rpc.fetch import AbortedTransaction
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from kpybroker.testing import Broker, BrokerStartError, Cluster
+from kpybroker.client.client import CommandFailed
+from kpybroker.testing import Broker, BrokerStartError, Cluster, snapshot
 
 pytestmark = pytest.mark.slow
 
@@ -205,3 +206,45 @@ def test_metrics_are_served_where_asked_for() -> None:
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
             assert b" 200 " in connection.recv(100)
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_cluster_returns_to_its_snapshots(brokers: int) -> None:
+    """Records, topics and committed offsets are those of the snapshot, as often as it is restored."""
+    with Cluster(brokers) as cluster:
+        topic = cluster.topic("orders", partitions=2)
+        cluster.send(topic, "1")
+        first = cluster.snapshot()
+        cluster.send(topic, "2")
+        if brokers == 3:
+            cluster.kill(2)
+        second = cluster.snapshot()
+        if brokers == 3:
+            with pytest.raises(RuntimeError, match="broker 2 is stopped"):
+                cluster.pid_of(2)
+        cluster.start()
+        later = cluster.topic("later", create=True)
+        for saved, values in ((first, [b"1"]), (second, [b"1", b"2"]), (first, [b"1"])):
+            bootstrap = cluster.bootstrap
+            cluster.restore(saved)
+            assert sorted(record.value or b"" for record in cluster.expect(topic, len(values), WAIT_S)) == values
+            assert cluster.bootstrap == bootstrap
+            with pytest.raises(CommandFailed):
+                cluster.records(later)
+            cluster.send(topic, "lost with the next restore")
+
+
+def test_snapshots_are_limited_and_belong_to_one_cluster(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "SNAPSHOTS_MAX", 2)
+    taken = [broker.snapshot() for _ in range(2)]
+    with pytest.raises(ValueError, match="at most 2 snapshots"):
+        broker.snapshot()
+    assert broker.records(broker.topic(create=True)) == [], "it runs again"
+    with pytest.raises(RuntimeError, match="has not been started, so it has no data"):
+        Broker().snapshot()
+    with Broker() as other:
+        with pytest.raises(ValueError, match="is of another cluster"):
+            other.restore(taken[0])
+        own = other.snapshot()
+    with pytest.raises(RuntimeError, match="is closed, so it has no data"):
+        other.restore(own)

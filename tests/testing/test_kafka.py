@@ -162,3 +162,31 @@ def test_with_a_login() -> None:
         assert [record.value for record in broker.records("orders")] == [b"paid"]
         same = Kafka(broker.bootstrap, broker.client.properties)
         assert [record.value for record in same.records("orders")] == [b"paid"]
+
+
+def test_only_committed_records_are_read_on_request(broker: Broker) -> None:
+    """The same records as with a consumer that reads only committed records, while a transaction is open and after."""
+    topic = broker.topic("paid", partitions=1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
+    producer.init_transactions(PATIENCE_S)
+
+    def values(*, committed_only: bool) -> list[bytes | None]:
+        return [record.value for record in broker.records(topic, committed_only=committed_only)]
+
+    written: list[bytes] = []
+    committed: list[bytes] = []
+    for number, commits in enumerate([True, False, True, False, False]):
+        written.append(b"%d" % number)
+        producer.begin_transaction()
+        producer.produce(topic, written[-1])
+        assert producer.flush(PATIENCE_S) == 0
+        assert (values(committed_only=True), values(committed_only=False)) == (committed, written)
+        if commits:
+            producer.commit_transaction(PATIENCE_S)
+            committed.append(written[-1])
+        else:
+            producer.abort_transaction(PATIENCE_S)
+    broker.send(topic, "plain")
+    assert [record.value for record in broker.expect(topic, 3, committed_only=True)] == [*committed, b"plain"]
+    with pytest.raises(AssertionError, match="expected 4 records"):
+        broker.expect(topic, 4, 0, committed_only=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.sim.clients.client import Refused, SimClient, Unanswered
 from kpybroker.sim.world.history import value_of
 from kpybroker.topics import TopicPartition
-from kpybroker.wire.records.batch import Batch, read_records, split
+from kpybroker.wire.records.aborted_filter import AbortedFilter
+from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import fetch, list_offsets
 
 LATEST = -1
@@ -50,23 +50,6 @@ async def earliest_offset(client: SimClient, place: TopicPartition) -> int:
     if answer.error_code:
         raise Refused(answer.error_code)
     return int(answer.offset)
-
-
-class AbortedFilter:
-    """Filters batches of aborted transactions from a Fetch response, as read_committed consumers do (KIP-98)."""
-
-    def __init__(self, aborted: Iterable[Any]) -> None:
-        self._coming = sorted(((each.first_offset, each.producer_id) for each in aborted), reverse=True)
-        self._doomed: set[int] = set()
-
-    def lets_through(self, batch: Batch) -> bool:
-        """Whether a read_committed consumer sees this batch."""
-        while self._coming and self._coming[-1][0] <= batch.last_offset:
-            self._doomed.add(self._coming.pop()[1])
-        if batch.is_control:
-            self._doomed.discard(batch.producer_id)
-            return False
-        return not (batch.is_transactional and batch.producer_id in self._doomed)
 
 
 class Consumer:
