@@ -180,6 +180,19 @@ class Kafka:
                 f"its committed offsets are {self.committed(group, topic) or 'none'}"
             )
 
+    def move_leader(self, topic: str, partition: int, to: int) -> None:
+        """Make a broker the leader of a partition of which it has a replica, and wait until it is.
+
+        The broker becomes the first replica, so it stays the preferred leader. Raises ValueError if it has no replica,
+        KafkaError (PREFERRED_LEADER_NOT_AVAILABLE) if it is not in sync.
+        """
+        self._run(lambda client: operations.move_leader(client, topic, partition, to))
+
+    def move_coordinator(self, group: str, to: int) -> None:
+        """Make a broker the coordinator of a group, as `move_leader` does. The topic `__consumer_offsets` must exist,
+        which the first member or commit of any group creates."""
+        self._run(lambda client: operations.move_coordinator(client, group, to))
+
     def reset(self) -> None:
         """Delete all groups and all topics but the internal ones. Raises KafkaError if a group has members."""
         self._run(operations.reset)

@@ -14,12 +14,17 @@ from kpybroker.client.client import EARLIEST, LATEST, Client, check, parse_boots
 from kpybroker.client.dialer import client_dialer
 from kpybroker.config.property_files import read_properties
 from kpybroker.errors import ErrorCode
+from kpybroker.metadata.hashing import partition_of
+from kpybroker.topics import OFFSETS_TOPIC
 from kpybroker.wire.records.batch import Headers
-from kpybroker.wire.rpc import create_topics, delete_topics
+from kpybroker.wire.rpc import alter_partition_reassignments, create_topics, delete_topics, elect_leaders, metadata
 from kpybroker.world.real import real_world
 
 RECORDS_MAX = 100_000
 """The maximum number of records that one call returns, because they are held in memory."""
+
+PREFERRED = 0
+"""The election type of ElectLeaders that makes the first replica the leader."""
 
 
 class ReceivedRecord(NamedTuple):
@@ -105,6 +110,67 @@ async def lag(client: Client, group: str, topic: str) -> int:
     return sum(
         max(0, ends[topic, partition] - offsets.get(partition, starts[topic, partition])) for partition in partitions
     )
+
+
+async def move_leader(client: Client, topic: str, partition: int, to: int) -> None:
+    """Make a replica the preferred one, have it elected as the leader, and wait until every broker knows that.
+
+    Raises ValueError if broker `to` has no replica.
+    """
+    row = await _partition(client, topic, partition)
+    if to not in row.replica_nodes:
+        has = ", ".join(map(str, sorted(row.replica_nodes)))
+        raise ValueError(f"broker {to} has no replica of {topic}-{partition}: its replicas are on brokers {has}")
+    order = [to, *(node for node in row.replica_nodes if node != to)]
+    moved = alter_partition_reassignments.ReassignablePartition(partition_index=partition, replicas=order)
+    moving = alter_partition_reassignments.Request(
+        timeout_ms=client.timeout_ms,
+        topics=[alter_partition_reassignments.ReassignableTopic(name=topic, partitions=[moved])],
+    )
+    response = await client.ask("AlterPartitionReassignments", moving)
+    check(response.error_code, response.error_message)
+    [result] = response.responses[0].partitions
+    check(result.error_code, result.error_message)
+
+    async def elect() -> None:
+        election = elect_leaders.Request(
+            election_type=PREFERRED,
+            topic_partitions=[elect_leaders.TopicPartitions(topic=topic, partitions=[partition])],
+            timeout_ms=client.timeout_ms,
+        )
+        response = await client.ask("ElectLeaders", election)
+        check(response.error_code)
+        for result in (each for row in response.replica_election_results for each in row.partition_result):
+            if result.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+                check(result.error_code, result.error_message)
+
+    async def look() -> None:
+        request = metadata.Request(topics=[metadata.MetadataRequestTopic(name=topic)])
+        for node in client.brokers:
+            rows = (await client.ask("Metadata", request, node=node)).topics[0].partitions
+            leader = next((row.leader_id for row in rows if row.partition_index == partition), -1)
+            if leader != to:
+                check(ErrorCode.LEADER_NOT_AVAILABLE, f"for broker {node}, broker {leader} leads {topic}-{partition}")
+
+    await client.patiently(elect)
+    await client.patiently(look)
+
+
+async def move_coordinator(client: Client, group: str, to: int) -> None:
+    """Move the leadership of the group's partition of `__consumer_offsets`, and wait until the new coordinator serves.
+    Raises ValueError as `move_leader` does."""
+    topic = await client.topic(OFFSETS_TOPIC)
+    await move_leader(client, OFFSETS_TOPIC, partition_of(group, len(topic.partitions)), to)
+    await group_facts.committed(client, group)
+
+
+async def _partition(client: Client, topic: str, partition: int) -> metadata.MetadataResponsePartition:
+    """The metadata of a partition. Raises ValueError if the topic has no such partition."""
+    rows = (await client.topic(topic)).partitions
+    for row in rows:
+        if row.partition_index == partition:
+            return row
+    raise ValueError(f"{topic} has no partition {partition}: it has {len(rows)}")
 
 
 async def reset(client: Client) -> None:

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
 
 from kpybroker.client.client import CommandFailed
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.testing import Broker, BrokerStartError, Cluster, snapshot
 
 pytestmark = pytest.mark.slow
@@ -248,3 +251,41 @@ def test_snapshots_are_limited_and_belong_to_one_cluster(broker: Broker, monkeyp
         own = other.snapshot()
     with pytest.raises(RuntimeError, match="is closed, so it has no data"):
         other.restore(own)
+
+
+def test_leaders_and_coordinators_move_to_the_chosen_broker(cluster: Cluster) -> None:
+    """A consumer reads and commits through the moves, and new metadata names the chosen brokers."""
+    topic, group = cluster.topic("orders", partitions=1), cluster.group()
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    for node in (2, 3, 1, 1):
+        cluster.send(topic, str(node))
+        message = None
+        while message is None or message.error() is not None:
+            message = consumer.poll(WAIT_S)
+        assert message.value() == str(node).encode()
+        consumer.commit(message, asynchronous=False)
+        cluster.move_leader(topic, 0, node)
+        cluster.move_coordinator(group, node)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        assert admin.list_topics(topic, WAIT_S).topics[topic].partitions[0].leader == node
+        described = admin.describe_consumer_groups([group])[group].result(WAIT_S)
+        assert described.coordinator.id == node
+    consumer.close()
+    assert cluster.committed(group, topic) == {0: 4}
+
+
+def test_a_leader_moves_only_to_a_replica(cluster: Cluster) -> None:
+    topic = cluster.topic("orders", partitions=1)
+    with pytest.raises(ValueError, match=rf"broker 4 has no replica of {topic}-0: its replicas are on brokers"):
+        cluster.move_leader(topic, 0, 4)
+    with pytest.raises(ValueError, match=rf"{topic} has no partition 7: it has 1"):
+        cluster.move_leader(topic, 7, 1)
+    cluster.stop(2)
+    try:
+        with pytest.raises(KafkaError) as refused:
+            cluster.move_leader(topic, 0, 2)
+    finally:
+        cluster.start(2)
+    assert refused.value.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
