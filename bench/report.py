@@ -17,6 +17,11 @@ HEADINGS = ("measurement", "unit", "kpybroker", f"Kafka {KAFKA_VERSION}", "ratio
 _MARKS = {None: "", True: "held", False: "SHORT"}
 
 
+def shown_ratio(ratio: float) -> str:
+    """Two decimal places; below 0.1 two significant digits, and at most six decimal places."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{float(f'{ratio:.2g}'):f}".rstrip("0")
+
+
 def number(value: float) -> str:
     """Three significant digits, without an exponent."""
     if value >= 100:
@@ -43,7 +48,7 @@ def mark(result: Result) -> str:
 def row(result: Result) -> tuple[str, ...]:
     measure = result.measure
     bounds = tuple("–" if bound is None else f"{bound:g}" for bound in (measure.floor, measure.goal))
-    ratio = "–" if result.ratio is None else f"{result.ratio:.2f}"
+    ratio = "–" if result.ratio is None else shown_ratio(result.ratio)
     figures = (spread(result.spread("kpybroker")), spread(result.spread("kafka")))
     return (measure.label, measure.unit, *figures, ratio, *bounds, mark(result))
 
