@@ -117,6 +117,9 @@ class ShareConsumer:
         self._number += 1
         self._member_id = f"{self._client.name}.{self._number}"
         self._epoch = JOIN
+        self._says_all = True
+        """Whether the next heartbeat contains the subscription. After a failure it does, because the response with the
+        assignment may have been lost; Kafka's clients do the same."""
         self._assigned: set[int] = set()
         self._next_beat_s = 0.0
         self._sessions.clear()
@@ -136,8 +139,9 @@ class ShareConsumer:
     async def _heartbeat(self, epoch: int) -> share_group_heartbeat.Response:
         client = self._client
         request = share_group_heartbeat.Request(group_id=self._group, member_id=self._member_id, member_epoch=epoch)
-        if epoch == JOIN:
+        if epoch == JOIN or self._says_all:
             request.subscribed_topic_names = [self._topic]
+        self._says_all = True
         try:
             node_id = await client.coordinator(self._group)
             response: share_group_heartbeat.Response = await client.ask(node_id, "ShareGroupHeartbeat", request)
@@ -148,6 +152,7 @@ class ShareConsumer:
             client.forget_coordinator(self._group)
         if response.error_code:
             raise Refused(response.error_code)
+        self._says_all = False
         return response
 
     async def _leave(self) -> None:
