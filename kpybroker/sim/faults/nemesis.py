@@ -153,7 +153,8 @@ class Nemesis:
         for topic in image.topics.values():
             for partition in topic.partitions:
                 if node_id in partition.isr and not any(
-                    other != node_id and self._has_all(image, other) for other in partition.isr
+                    other != node_id and self._has_all(image, other) and self._is_registered(image, other)
+                    for other in partition.isr
                 ):
                     return False
         self._lost_power[node_id] = image.brokers[node_id].epoch
@@ -166,6 +167,12 @@ class Nemesis:
     def _has_all(self, image: Image, node_id: int) -> bool:
         """Whether an in-sync node has all records. After a power loss, this is so only once it has registered again."""
         return image.brokers[node_id].epoch > self._lost_power.get(node_id, -1)
+
+    def _is_registered(self, image: Image, node_id: int) -> bool:
+        """Whether a node is running with its registration in the Image. If not, its removal from the ISR may already be
+        decided, but not committed."""
+        node = next((machine.node for machine in self._machines if machine.setup.node_id == node_id), None)
+        return node is not None and node.broker.membership.epoch == image.brokers[node_id].epoch
 
     async def _until_known(self, machine: SimMachine) -> None:
         """Wait until a node has registered again. Until then, it is in the ISR although it lacks data, and counts as
