@@ -147,7 +147,8 @@ def shop(spark: SparkSession, target: Target, make_topic: MakeTopic, tmp_path: P
 
 
 def test_archive_and_topic_are_the_topics_history(shop: Workshop, admin: AdminClient, make_topic: MakeTopic) -> None:
-    """Aborted records are gaps, retention deletes archived records, and a replay restores all of them, once."""
+    """Aborted records are gaps. Records that DeleteRecords deletes remain in the archive, and a replay restores each
+    record once."""
     for _ in range(2):
         shop.send(90)
         shop.send(30, aborted=True)
@@ -225,7 +226,9 @@ def test_every_kind_of_damage_is_detected(shop: Workshop, tmp_path: Path) -> Non
         (replaced, "bytes"),
         (swapped, "cannot be read"),
     ]
-    assert list(shop.where.rglob("*.crc")), "Hadoop's own sums, which are not to end a job before we have looked"
+    assert list(shop.where.rglob("*.crc")), (
+        "no .crc files: Hadoop's own checksum error must not end the job before verify reports the damage"
+    )
     for damage, told in damages:
         damage()
         faults = shop.verify().faults

@@ -38,7 +38,7 @@ class Span:
 
     partition: int
     lost_from: int
-    """The end of the previous span. The topic deleted [lost_from, start) before these offsets were copied."""
+    """The end of the previous span. Offsets [lost_from, start) were deleted from the topic before they were copied."""
     start: int
     end: int
     files: tuple[ArchivedFile, ...]

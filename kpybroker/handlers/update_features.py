@@ -1,6 +1,6 @@
 """UpdateFeatures (57): change the finalized levels of features (KIP-584, KIP-778).
 
-v0 contains whether downgrades are allowed, and v1 which kind of downgrade. v2 responses have no results for individual
+v0 says whether downgrades are allowed, and v1 which kind of downgrade. v2 responses have no results for individual
 features, which would be redundant because either all features change or none.
 """
 

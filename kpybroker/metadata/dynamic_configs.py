@@ -89,10 +89,10 @@ class DynamicConfigs:
             if before.get(each.name) != each.value:
                 good = applied.get(each.name)
                 log.error(
-                    "%s cannot be applied: %s. It stays in the metadata, and %s. To mend it: %s",
+                    "%s cannot be applied: %s. It stays in the metadata, and %s. To fix this: %s",
                     each.subject,
                     each.reason[:SHOWN_MAX],
-                    "the value of another level, or the default, stays in force"
+                    "the value of another level, or the default, stays in effect"
                     if good is None
                     else _holds(kind, each.name, good),
                     each.way_out,
@@ -117,12 +117,12 @@ class DynamicConfigs:
 
     def _tell_of_quota(self, entity: Entity, key: str, reason: str, good: float | None) -> None:
         log.error(
-            "the quota %s of %s cannot be applied: %s. It stays in the metadata, and %s. To mend it: "
+            "the quota %s of %s cannot be applied: %s. It stays in the metadata, and %s. To fix this: "
             "kafka-configs --bootstrap-server <host:port> --alter %s --delete-config %s",
             key,
             dict(entity),
             reason,
-            "no client is limited by it" if good is None else f"{good} holds",
+            "no client is limited by it" if good is None else f"the last valid value, {good}, stays in effect",
             _named(entity),
             key,
         )
@@ -144,4 +144,4 @@ def _named(entity: Entity) -> str:
 
 def _holds(kind: int, name: str, value: str) -> str:
     key = key_of(kind, name)
-    return "the previous value stays in force" if key is None or key.sensitive else f"{value!r} holds"
+    return f"the last valid value{'' if key is None or key.sensitive else f', {value!r},'} stays in effect"

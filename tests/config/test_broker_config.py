@@ -71,7 +71,7 @@ def test_a_broker_describes_itself_as_apache_kafka_does() -> None:
     differing = {line.split("\t")[1] for line in ours ^ kafkas}
     assert {name for name in differing if not name.startswith("kpybroker.")} == {
         *OURS,
-        # Kafka sets this for the whole cluster if eligible leader replicas are on; no feature level here implies it
+        # with eligible leader replicas, Kafka sets a default for the whole cluster; this image has no features
         "min.insync.replicas",
     }
 

@@ -310,7 +310,7 @@ class Model:
                     break
 
     def finish(self) -> Node:
-        """Restart every node and deliver every message, until all replicas are in sync."""
+        """Restart every node that is down and deliver every message, until all replicas are in sync."""
         for node_id in NODES:
             if node_id not in self.nodes:
                 self.controller.back(node_id)

@@ -1,4 +1,4 @@
-"""Builds the rows of share groups in ShareGroupDescribe responses."""
+"""Builds the entries of share groups in ShareGroupDescribe and ListGroups responses."""
 
 from __future__ import annotations
 

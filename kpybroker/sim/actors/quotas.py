@@ -20,7 +20,7 @@ RATES = {KEYS[0]: (1000.0, 5000.0, 1e9, 1.7e308), KEYS[1]: (2000.0, 20_000.0, 1e
 cannot determine."""
 LIMITED: TopicPartition = ("limited", 0)
 BURST_BYTES, BURST_RATE, BURSTS_MAX = 30_000, 1000.0, 20
-"""One batch of BURST_BYTES exceeds the quota BURST_RATE for its whole window."""
+"""One batch of BURST_BYTES is more than the quota BURST_RATE allows in its whole window."""
 PACE_S = 3.0
 CLIENT_ID = "client-id"
 Named = tuple[str | None, str]
@@ -40,7 +40,8 @@ async def set_quota(client: SimClient, named: Named, value: float | None) -> Non
 
 
 class Quotas(Actor):
-    """Checks that all clients make progress, and that a client that exceeds its quota at the end is throttled."""
+    """Checks that DescribeClientQuotas returns the quotas that were set, and that a client that exceeds its quota after
+    the workload is throttled."""
 
     name = "quotas"
     odds = 0.12

@@ -37,8 +37,8 @@ LZ4_DEFAULT_LEVEL = 9
 """The default of the topic setting compression.lz4.level."""
 _SNAPPY_MAX_RATIO = 64
 _GZIP_NEXT_BYTES = 1 << 10
-"""The bytes of input for a second gzip member. The number doubles for each further member, because the bytes after the
-end of a member are copied."""
+"""The input bytes of the first read in each gzip member after the first. The number doubles with each further read of
+the same member. It is small at first because zlib copies the bytes after the end of a member."""
 
 
 class Codec(IntEnum):
@@ -150,7 +150,7 @@ def stored_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
 
 
 def clients_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
-    """Like `stored_pieces`, but for batches of clients. Accepts only frames that Java's consumer reads completely.
+    """Like `stored_pieces`, but for batches from clients. Accepts only frames that Java's consumer reads completely.
 
     Also raises UNKNOWN_SERVER_ERROR and INVALID_RECORD for LZ4; see `lz4_frames.pieces`.
     """
@@ -214,7 +214,7 @@ def _snappy_pieces(data: bytes, limit_bytes: int) -> Pieces:
 
 
 def _snappy_blocks(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """The blocks, and their total decompressed size. Raises KafkaError."""
+    """Each block with its decompressed size. Raises KafkaError."""
     if not data.startswith(_XERIAL_MAGIC):
         yield data, _raw_snappy_bytes(data)
         return
