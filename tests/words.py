@@ -11,6 +11,7 @@ from typing import Any
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment, Outcome, Stored, Tick, Ticket
 from kpybroker.machine.runner import Runner
+from kpybroker.world.expiry_clock import ExpiryClock
 
 
 class JumpingSelector(selectors.DefaultSelector):
@@ -44,6 +45,9 @@ class Clock:
     random = network = disk = None
     ahead_ms = 0
     """The difference between the wall clock and the steady clock."""
+
+    def __init__(self) -> None:
+        self.expiry = ExpiryClock(self.steady_ms)
 
     def wall_ms(self) -> int:
         return round(asyncio.get_running_loop().time() * 1000) + self.ahead_ms

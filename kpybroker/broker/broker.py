@@ -26,7 +26,6 @@ from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.node.chores import retain_and_checkpoint
 from kpybroker.replication.node.replicas import ReplicaCallbacks
 from kpybroker.replication.node.replication import Replication
-from kpybroker.storage.dirs.cleaner import Cleaner
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.log_dirs import LogDirectories, open_log_dirs
 from kpybroker.world import World
@@ -47,7 +46,7 @@ class Broker:
             world, config, self.quorum, lambda bug: background.fail(f"bug in the controller: {bug!r}"), self._applied
         )
         self.membership = membership = Membership(world, config, self.quorum)
-        self.storage = NodeStorage(world, config, directories, log_dirs, membership.tell)
+        self.storage = NodeStorage(world, lambda: metadata.config, directories, log_dirs, membership.tell)
         self.replication = Replication(
             world,
             log_dirs,
@@ -148,7 +147,7 @@ class Broker:
         )
         begin("the check for lagging followers", replication.replicas.watch_followers())
         begin("the moves between log directories", replication.replicas.moves.run())
-        begin("the log cleaner", Cleaner(self.world, log_dirs, lambda: self.config).run())
+        begin("the log cleaner", storage.cleaner.run())
         for directory in log_dirs.online:
             begin("the deletion of files", directory.garbage.unlink_when_due())
 

@@ -112,7 +112,7 @@ class Coordinators:
             self.connections,
             world.wall_ms,
         )
-        return ShareLeader(self.persister, rules, world.steady_ms, letters.write)
+        return ShareLeader(self.persister, rules, world.expiry, letters.write)
 
     def configure(self) -> None:
         """Apply changed broker settings."""

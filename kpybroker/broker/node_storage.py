@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kpybroker.config import BrokerConfig
+from kpybroker.storage.dirs.cleaner import Cleaner
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.disk_watch import DiskWatch
 from kpybroker.storage.dirs.log_dirs import LogDirectories
@@ -14,13 +15,13 @@ from kpybroker.world import World
 class NodeStorage:
     """The locked directories, of which the first contains the metadata log, and the logs in log.dirs.
 
-    `on_disk_change` is called when a disk hangs, and when it responds again.
+    `config` returns the current settings. `on_disk_change` is called when a disk hangs, and when it responds again.
     """
 
     def __init__(
         self,
         world: World,
-        config: BrokerConfig,
+        config: Callable[[], BrokerConfig],
         directories: Sequence[Directory],
         log_dirs: LogDirectories,
         on_disk_change: Callable[[], None],
@@ -29,10 +30,11 @@ class NodeStorage:
         self.directories = directories
         self.cluster_id = directories[0].cluster_id
         self.log_dirs = log_dirs
+        self.cleaner = Cleaner(world, log_dirs, config)
         self.disk_watch = DiskWatch(
             world,
             [each.path for each in directories],
-            config.broker_session_timeout_ms,
+            config().broker_session_timeout_ms,
             on_disk_change,
             out=log_dirs.offline,
         )

@@ -70,6 +70,7 @@ def run_serving(arguments: list[str]) -> None:
         given.ready_file,
         until_stdin_closes=given.until_stdin_closes or given.control,
         takes_commands=given.control,
+        clock_ahead_ms=given.clock_ahead_ms,
     )
     if given.command == "dev":
         settings = serving.parse_settings(given.settings)
@@ -135,6 +136,7 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
             action="store_true",
             help="Take commands of tests on standard input until it closes (one broker; see docs/testing.md).",
         )
+        command.add_argument("--clock-ahead-ms", type=int, default=0, help=argparse.SUPPRESS)
     return parser, dev, serve
 
 

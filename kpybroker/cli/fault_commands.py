@@ -1,20 +1,13 @@
-"""Executes commands of tests on a broker with --control: one JSON object per line, and one per response.
-
-`{"do": "fault", "api": "Produce", "kind": "error", "error": "NOT_LEADER_OR_FOLLOWER", ...}` injects a fault, with the
-fields of `FaultRule`, and returns its number. `{"do": "hits", "fault": 1}` returns how many requests it has affected;
-`{"do": "heal", "fault": 1}` also removes it. A response with `refused` contains the error in the command.
-"""
+"""Reads the faults in commands of tests, and refuses those that can never match."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kpybroker.client.client import nearest_name
 from kpybroker.errors import ErrorCode
-from kpybroker.server.requests.faults import ERROR, KINDS, TOPIC_LISTS, WITHOUT_TOPICS, FaultRule, Faults
-from kpybroker.server.server import Server
+from kpybroker.server.requests.faults import ERROR, KINDS, TOPIC_LISTS, WITHOUT_TOPICS, FaultRule
 from kpybroker.wire.api import API, Audience, by_name
 
 DELAY_MS_MAX = 3_600_000
@@ -25,28 +18,13 @@ _TYPES: Mapping[str, type] = {
 }  # fmt: skip
 
 
-def execute(server: Server, line: bytes) -> str:
-    """Execute one command and return the response as JSON."""
+def with_number(command: Mapping[str, Any], do: Callable[[int], int]) -> int:
+    """Call `do` with the number of the fault in the command. Raises ValueError if there is no such fault."""
+    number = command.get("fault")
     try:
-        answer = _execute(server.faults, json.loads(line))
-    except (ValueError, TypeError) as problem:
-        answer = {"refused": str(problem)}
-    return json.dumps(answer)
-
-
-def _execute(faults: Faults, command: Any) -> dict[str, Any]:
-    if not isinstance(command, dict):
-        raise TypeError("a command is a JSON object")
-    do = command.pop("do", None)
-    if do == "fault":
-        return {"fault": faults.add(rule_of(command))}
-    if do not in ("hits", "heal"):
-        raise ValueError(f"there is no command {do!r}; there are fault, hits and heal")
-    try:
-        number = command["fault"]
-        return {"hits": faults.hits(number) if do == "hits" else faults.remove(number)}
+        return do(number)  # type: ignore[arg-type]  # anything else is no key
     except KeyError:
-        raise ValueError(f"there is no fault {command.get('fault')!r}") from None
+        raise ValueError(f"there is no fault {number!r}") from None
 
 
 def rule_of(given: Mapping[str, Any]) -> FaultRule:
@@ -56,13 +34,13 @@ def rule_of(given: Mapping[str, Any]) -> FaultRule:
     name, kind = fields.pop("api", None), fields.pop("kind", None)
     served = [api.name for api in API if api.audience is not Audience.BROKER]
     if name not in served:
-        raise ValueError(f"no client sends {name!r} requests{_meant(name, served)}")
+        raise ValueError(f"no client sends {name!r} requests{meant(name, served)}")
     if kind not in KINDS:
-        raise ValueError(f"there is no fault {kind!r}{_meant(kind, KINDS)}")
+        raise ValueError(f"there is no fault {kind!r}{meant(kind, KINDS)}")
     for field, value in fields.items():
         wanted = _TYPES.get(field)
         if wanted is None:
-            raise ValueError(f"a fault has no {field!r}{_meant(field, _TYPES)}")
+            raise ValueError(f"a fault has no {field!r}{meant(field, _TYPES)}")
         if (
             value is None
             or isinstance(value, bool)
@@ -84,7 +62,7 @@ def _code_of(error: str | None) -> ErrorCode:
     if error is None:
         return ErrorCode.NONE
     if error not in codes:
-        raise ValueError(f"Kafka has no error {error!r}{_meant(error, codes)}")
+        raise ValueError(f"Kafka has no error {error!r}{meant(error, codes)}")
     return ErrorCode[error]
 
 
@@ -119,6 +97,7 @@ def _check_scope(rule: FaultRule) -> None:
         raise ValueError(f"{rule.api.name} requests name no topic, so topic={rule.topic!r} can never match")
 
 
-def _meant(wrong: object, known: Iterable[str]) -> str:
+def meant(wrong: object, known: Iterable[str]) -> str:
+    """The most similar valid name, as the end of an error text; "" if no name is similar."""
     near = nearest_name(str(wrong), known)
     return "" if near is None else f"; did you mean {near}?"

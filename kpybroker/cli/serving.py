@@ -57,7 +57,9 @@ class Lifetime(NamedTuple):
     ready_file: Path | None = None
     until_stdin_closes: bool = False
     takes_commands: bool = False
-    """Whether standard input has commands of tests (`fault_commands.py`), which are answered on standard output."""
+    """Whether standard input has commands of tests (`control.py`), which are answered on standard output."""
+    clock_ahead_ms: int = 0
+    """The time by which a test has advanced the clock before this start."""
     hands_over: bool = False
     """Whether the parent process may first send `children.HAND_OVER` on standard input, as it does in a local
     cluster."""
@@ -373,7 +375,7 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
     stop = _Stop()
     stop.listen(lifetime)
     stopped = asyncio.ensure_future(stop.wished.wait())
-    starting = asyncio.ensure_future(Node.start(real_world(), config))
+    starting = asyncio.ensure_future(Node.start(real_world(lifetime.clock_ahead_ms), config))
     await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
@@ -405,10 +407,10 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
 
 
 async def _take_commands(node: Node, lines: asyncio.Queue[bytes]) -> None:
-    from kpybroker.cli import fault_commands  # only tests need it
+    from kpybroker.cli import control  # only tests need it
 
     while True:
-        _say(fault_commands.execute(node.server, await lines.get()))
+        _say(await control.execute(node.server, await lines.get()))
 
 
 async def _hand_over(node: Node, wished: asyncio.Event) -> None:

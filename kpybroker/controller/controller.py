@@ -16,6 +16,7 @@ from kpybroker.machine.runner import Runner
 from kpybroker.metadata.brokers import BrokerImage
 from kpybroker.storage.dirs.directory import folds_case
 from kpybroker.world import World
+from kpybroker.world.expiry_clock import ExpiryClock
 
 
 class Leadership(StateLog, Protocol):
@@ -150,6 +151,7 @@ class Controller:
             loading_code=ErrorCode.NOT_CONTROLLER,
             late_code=ErrorCode.REQUEST_TIMED_OUT,
             on_bug=self._on_bug,
+            clock=ExpiryClock(world.steady_ms),  # never advanced: brokers' heartbeats do not come sooner
         )
         self._loading = asyncio.get_running_loop().create_task(self._load(self._runner))
 

@@ -247,6 +247,11 @@ class LedPartitions(Generic[M]):
         for partition in list(self._led):
             self.resign(partition)
 
+    async def committed(self) -> None:
+        """Wait until all records are committed that the machines have decided on so far."""
+        for led in self:
+            await led.runner.committed()
+
     async def loaded(self) -> None:
         """Wait until the replay of every partition that this broker leads now has succeeded or failed."""
         loading: list[asyncio.Task[Any]] = [led.loading for led in self._led.values() if led.loading is not None]

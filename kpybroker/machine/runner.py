@@ -13,6 +13,7 @@ from typing import Any
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.machine.contract import Answer, Machine, Moment, Outcome, StateLog, Stored, Tick, Ticket
 from kpybroker.world import World
+from kpybroker.world.expiry_clock import Alarm, ExpiryClock
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ class Runner:
 
     - loading_code: the error code of commands until `load` is done.
     - late_code: the error code of a command that was decided but not committed in time. Its records stay in the log.
+    - clock: the clock of its deadlines (default: the World's expiry clock).
     - on_bug: called with any exception of the machine other than KafkaError, after the Runner has stopped, because the
       state may be wrong. It is not called if `decide` fails on a command that a caller waits for; only that command
       fails then.
@@ -39,10 +41,12 @@ class Runner:
         late_code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
         on_bug: Callable[[BaseException], None] | None = None,
         waiters_limit: int = WAITERS_LIMIT,
+        clock: ExpiryClock | None = None,
     ) -> None:
         self.machine = machine
         self.log = log
         self.world = world
+        self._clock = world.expiry if clock is None else clock
         self.waiters = 0
         self._late_code = late_code
         self._on_bug = on_bug
@@ -53,7 +57,7 @@ class Runner:
         self._held: deque[tuple[int, list[tuple[Ticket, Answer]]]] = deque()
         """Pairs of the end offset that must be committed, and the answers that wait for it."""
         self._asking: dict[Ticket, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Alarm | None = None
         self._timer_ms = 0
 
     @property
@@ -141,6 +145,18 @@ class Runner:
         if self._refusal is None:
             self._run(Ticket(0), command)
 
+    async def committed(self) -> None:
+        """Wait until all records are committed that have been decided on so far, or until the Runner has stopped."""
+        if self._refusal is None and self.log.committed < self.log.end:
+            done = asyncio.Event()
+            ticket = Ticket(0)
+            self._wait(ticket, lambda _: done.set())
+            self._hold(self.log.end, [(ticket, None)])
+            try:
+                await done.wait()
+            finally:
+                self.abandon(ticket)
+
     def stop(self, error: KafkaError) -> None:
         """Refuse all waiting and all later commands with this error."""
         if self._stopped:
@@ -181,7 +197,7 @@ class Runner:
 
     def _step(self, ticket: Ticket, command: Any, is_asked: bool) -> list[tuple[Ticket, Answer]]:
         try:
-            outcome = self.machine.decide(ticket, command, Moment(self.world.steady_ms(), self.world.wall_ms()))
+            outcome = self.machine.decide(ticket, command, Moment(self._clock.now_ms(), self.world.wall_ms()))
         except KafkaError as refusal:
             outcome = Outcome(answers=[(ticket, refusal)])
         except Exception as bug:
@@ -252,14 +268,13 @@ class Runner:
             if self._timer_ms <= deadline_ms:
                 return
             self._timer.cancel()
-        delay_ms = max(deadline_ms - self.world.steady_ms(), 1)
         self._timer_ms = deadline_ms
-        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._wake)
+        self._timer = self._clock.call_at(deadline_ms, self._wake)
 
     def _wake(self) -> None:
         self._timer = None
         deadline_ms = self.machine.deadline_ms()
-        if deadline_ms is not None and deadline_ms <= self.world.steady_ms():
+        if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
             self._run(Ticket(0), Tick())
         else:
             self._arm()

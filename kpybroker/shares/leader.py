@@ -22,6 +22,7 @@ from kpybroker.shares.sessions import SessionKey, ShareSession, ShareSessions
 from kpybroker.shares.settings import GroupRules
 from kpybroker.shares.state import UNINITIALIZED
 from kpybroker.tasks import begin
+from kpybroker.world.expiry_clock import Alarm, ExpiryClock
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class LedSharePartition:
         leader_epoch: int,
         persister: Persister,
         rules: Callable[[], GroupRules],
-        now_ms: Callable[[], int],
+        clock: ExpiryClock,
         forget: Callable[[LedSharePartition], None],
         write_letters: WriteLetters,
     ) -> None:
@@ -84,14 +85,14 @@ class LedSharePartition:
         self._state_epoch = -1
         self._persister = persister
         self._rules = rules
-        self._now_ms = now_ms
+        self._clock = clock
         self._forget = forget
         self._write_letters = write_letters
         self._writing_letters: asyncio.Task[None] | None = None
         self._asking: dict[int, asyncio.Future[KafkaError | None]] = {}
         """By ticket: the results of the acknowledgements that are not written yet."""
         self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Alarm | None = None
         self._timer_ms = 0
         self._upper = 0
         self._is_offering = False
@@ -200,7 +201,7 @@ class LedSharePartition:
         if self.share is None:
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "nothing is acquired: the share partition is loading")
         self.expire()
-        ticket = self.share.acknowledge(member_id, told, self._rules().limits, self._now_ms())
+        ticket = self.share.acknowledge(member_id, told, self._rules().limits, self._clock.now_ms())
         self.arm()
         if ticket is None:
             return None
@@ -217,7 +218,7 @@ class LedSharePartition:
 
     def expire(self) -> None:
         """Release the records whose locks have ended."""
-        if self.share is not None and self.share.expire(self._rules().limits, self._now_ms()):
+        if self.share is not None and self.share.expire(self._rules().limits, self._clock.now_ms()):
             self._write_on()
             self._offer()
 
@@ -229,8 +230,7 @@ class LedSharePartition:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = deadline_ms
-        delay_s = max(deadline_ms - self._now_ms(), 1) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._lock_ended)
+        self._timer = self._clock.call_at(deadline_ms, self._lock_ended)
 
     def _lock_ended(self) -> None:
         self._timer = None
@@ -260,7 +260,7 @@ class LedSharePartition:
         if refusal is not None and refusal.code in FORGETTING:
             self.end(refusal)
             return
-        share.written(queued, self._rules().limits, self._now_ms(), done=refusal is None)
+        share.written(queued, self._rules().limits, self._clock.now_ms(), done=refusal is None)
         for ticket in queued.tickets:
             _settle(self._asking.pop(ticket), None if refusal is None else _for_clients(refusal))
         self._write_on()
@@ -309,19 +309,19 @@ class ShareLeader:
     """The share partitions and sessions of a broker.
 
     - rules: returns the settings of a group.
-    - now_ms: the steady clock.
+    - clock: the clock of acquisition locks.
     """
 
     def __init__(
         self,
         persister: Persister,
         rules: Callable[[str], GroupRules],
-        now_ms: Callable[[], int],
+        clock: ExpiryClock,
         write_letters: WriteLetters,
     ) -> None:
         self.sessions = ShareSessions()
         self.rules = rules
-        self.now_ms = now_ms
+        self.clock = clock
         self._persister = persister
         self._write_letters = write_letters
         self._led: dict[ShareKey, LedSharePartition] = {}
@@ -342,7 +342,7 @@ class ShareLeader:
                 leader_epoch,
                 self._persister,
                 lambda: self.rules(key.group_id),
-                self.now_ms,
+                self.clock,
                 self._forget,
                 self._write_letters,
             )

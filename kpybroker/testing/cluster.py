@@ -20,6 +20,7 @@ from typing import IO, ClassVar, Self, Unpack
 
 from kpybroker.cli.local_cluster import BROKERS_MAX, DEV_DEFAULTS, LocalClusterOptions, Ports, plan
 from kpybroker.errors import ConfigError
+from kpybroker.testing.clock import Clock
 from kpybroker.testing.fault import Fault, FaultArguments
 from kpybroker.testing.kafka import Kafka, as_setting
 from kpybroker.testing.node_process import STOP_TIMEOUT_S, BrokerStartError, NodeProcess, ReadyFacts
@@ -59,6 +60,8 @@ class Cluster(Kafka):
         self._directory: Path | None = None
         self._nodes: dict[int, NodeProcess] = {}
         self._ready: dict[int, ReadyFacts] = {}
+        self.clock = Clock(lambda: list(self._nodes.values()))
+        """The clock of the brokers, which `clock.advance` moves forward."""
         self._ports = Ports()
         self._is_closed = False
         self._alive: IO[bytes] | None = None
@@ -144,7 +147,7 @@ class Cluster(Kafka):
     def _start(self, nodes: Iterable[NodeProcess]) -> None:
         for node in nodes:
             node.kill()  # the remains of a process that has ended
-            node.start()
+            node.start(self.clock.ahead_ms)
         for node in nodes:
             self._ready[node.node_id] = node.wait_until_ready()
 
@@ -241,6 +244,9 @@ class Cluster(Kafka):
             # a process that the tests have forked may hold the pipe: then the directory is removed after its end
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._remover.wait(STOP_TIMEOUT_S)
+
+    def _now_ms(self) -> int:
+        return super()._now_ms() + self.clock.ahead_ms
 
     def _chosen(self, node: int | None) -> list[NodeProcess]:
         return list(self._nodes.values()) if node is None else [self._node(node)]

@@ -103,6 +103,10 @@ class Kafka:
         """A unique group id."""
         return self._unique(prefix)
 
+    def _now_ms(self) -> int:
+        """The time by the clock of the brokers, in milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
     def _unique(self, prefix: str) -> str:
         if len(prefix) > PREFIX_MAX:
             raise ValueError(f"a prefix of {len(prefix)} characters; at most {PREFIX_MAX}")
@@ -120,10 +124,10 @@ class Kafka:
         """Send one record for each value, with acks=all, and wait until all are acknowledged.
 
         The partition of a key is that of Kafka's default partitioner. A missing topic is created as for any producer.
+        `timestamp_ms`: the time of the records (default: the time by the clock of the brokers).
         """
-        records = [
-            Outgoing(_encoded(key), _encoded(value), _headers(headers), partition, timestamp_ms) for value in values
-        ]
+        time_ms = self._now_ms() if timestamp_ms is None else timestamp_ms
+        records = [Outgoing(_encoded(key), _encoded(value), _headers(headers), partition, time_ms) for value in values]
         self._run(lambda client: operations.send(client, topic, records))
 
     def records(

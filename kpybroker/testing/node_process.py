@@ -78,12 +78,13 @@ class NodeProcess:
         code = None if self._process is None else self._process.poll()
         return None if code is None else _how_it_ended(code)
 
-    def start(self) -> None:
-        """Start the process; `wait_until_ready` waits for it."""
+    def start(self, clock_ahead_ms: int = 0) -> None:
+        """Start the process; `wait_until_ready` waits for it. `clock_ahead_ms`: how far its clock is ahead."""
+        ahead = ["--clock-ahead-ms", str(clock_ahead_ms)] if clock_ahead_ms else []
         self._log_begins_at = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command,
+                [*self._command, *ahead],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -117,7 +118,7 @@ class NodeProcess:
         raise BrokerStartError(f"kpybroker {_how_it_ended(code)}: {output}")
 
     def command(self, command: Mapping[str, object]) -> dict[str, Any]:
-        """Send a command (`cli/fault_commands.py`) and return the response.
+        """Send a command (`cli/control.py`) and return the response.
 
         Raises ValueError if the command is refused, RuntimeError if the broker is not running or is paused.
         """

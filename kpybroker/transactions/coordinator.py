@@ -156,6 +156,11 @@ class TransactionCoordinator:
 
     # ---- completion
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether a transaction has been decided on, and its end is not yet recorded."""
+        return any(each.is_ending for led in self.led for each in led.machine.transactions.values())
+
     def _loaded(self, partition: int, led: LedPartition[TransactionMachine]) -> None:
         log.info("loaded %d transactional ids from %s-%d", len(led.machine.transactions), TRANSACTION_TOPIC, partition)
         task = asyncio.get_running_loop().create_task(self._see_to_the_end(partition, led))

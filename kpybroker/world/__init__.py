@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from kpybroker.world.devices import Device
+from kpybroker.world.expiry_clock import ExpiryClock
 
 if TYPE_CHECKING:
     from kpybroker.world.secure import TlsAcceptor, TlsContext
@@ -165,12 +166,16 @@ class World(Protocol):
     @property
     def disk(self) -> Disk: ...
 
+    @property
+    def expiry(self) -> ExpiryClock:
+        """The clock by which sessions, transactions, locks and offsets expire."""
+
     def secret_bytes(self, size: int) -> bytes:
         """Unpredictable bytes, for keys and nonces."""
 
     def wall_ms(self) -> int:
         """The time by the wall clock in milliseconds since the epoch, for times that are stored or sent. It may jump
-        backward or forward."""
+        backward or forward, and is advanced together with `expiry`."""
 
     def steady_ms(self) -> int:
         """The time by the event loop's clock in milliseconds, for timeouts and intervals. It never goes backward, does

@@ -18,6 +18,7 @@ from time import monotonic
 from kpybroker.world import Buffer, PendingWrite, World
 from kpybroker.world.buffers import ReadBuffer, ReadBuffers
 from kpybroker.world.devices import SLOW_WRITE_S, Device, Devices
+from kpybroker.world.expiry_clock import ExpiryClock
 from kpybroker.world.handshakes import Handshakes
 from kpybroker.world.secure import HANDSHAKE_S, TlsAcceptor, TlsContext
 from kpybroker.world.tls_stream import TlsStream
@@ -388,7 +389,8 @@ class RealDisk:
 class RealWorld:
     """The operating system's clock, random numbers, network and disk."""
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self, seed: int | None = None, clock_ahead_ms: int = 0) -> None:
+        self.expiry = ExpiryClock(self.steady_ms, clock_ahead_ms)
         self.random = Random(seed)
         self.network = RealNetwork()
         self.disk = RealDisk()
@@ -397,7 +399,7 @@ class RealWorld:
         return secrets.token_bytes(size)
 
     def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return time.time_ns() // 1_000_000 + self.expiry.ahead_ms
 
     def steady_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
@@ -406,6 +408,9 @@ class RealWorld:
         self.disk.shutdown()
 
 
-def real_world() -> World:
-    """A World of this machine. Its type lets mypy check it against the protocol."""
-    return RealWorld()
+def real_world(clock_ahead_ms: int = 0) -> World:
+    """A World of this machine. Its type lets mypy check it against the protocol.
+
+    `clock_ahead_ms`: the time by which a test has advanced the clock of an earlier process of this node.
+    """
+    return RealWorld(clock_ahead_ms=clock_ahead_ms)

@@ -21,6 +21,7 @@ from kpybroker.machine import coordinators
 from kpybroker.machine.contract import Stored
 from kpybroker.machine.coordinators import LOGGED_LIMIT
 from kpybroker.wire.rpc import join_group
+from kpybroker.world.expiry_clock import ExpiryClock
 from tests.groups.stage import join
 
 TIMEOUT_MS = 1_000
@@ -101,6 +102,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.random = Random(7)
+        self.expiry = ExpiryClock(self.steady_ms)
 
     def wall_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)

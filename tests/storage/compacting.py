@@ -21,6 +21,7 @@ from kpybroker.storage.producers.transactions import NOT_NEEDED
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
 from kpybroker.wire.records.markers import Marker, encode_marker, read_marker
 from kpybroker.world import World
+from kpybroker.world.expiry_clock import ExpiryClock
 from tests.storage.workshop import WORLD
 
 COMPACT = LogSettings(
@@ -43,6 +44,7 @@ class VirtualWorld:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.random = Random(1)
+        self.expiry = ExpiryClock(self.steady_ms)
         self.loop = VirtualLoop()  # type: ignore[abstract]
         self.owner = Owner("p")
         self.disk = SimDisk(storage, self.loop, self.owner, 1, Random(1), self.wall_ms)

@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kpybroker.cli.fault_commands import execute, rule_of
+from kpybroker.cli.control import execute
+from kpybroker.cli.fault_commands import rule_of
 from kpybroker.client.peer import Peer
 from kpybroker.errors import KafkaError
 from kpybroker.handlers import refused
@@ -217,12 +218,12 @@ def test_there_is_a_limit_of_faults(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t")
         for number in range(1, FAULTS_MAX + 1):
-            assert json.loads(execute(node.server, command)) == {"fault": number}
-        refused = json.loads(execute(node.server, command))["refused"]
+            assert json.loads(await execute(node.server, command)) == {"fault": number}
+        refused = json.loads(await execute(node.server, command))["refused"]
         assert refused == f"there are {FAULTS_MAX} faults already; remove some"
         await put(peer, "t", b"x")  # all are looked at, and none matches
         for number in range(1, FAULTS_MAX + 1):
-            assert json.loads(execute(node.server, b'{"do": "heal", "fault": %d}' % number)) == {"hits": 0}
+            assert json.loads(await execute(node.server, b'{"do": "heal", "fault": %d}' % number)) == {"hits": 0}
         assert not node.server.faults.is_active
 
     with_broker(scenario)
@@ -231,7 +232,7 @@ def test_there_is_a_limit_of_faults(with_broker: WithBroker) -> None:
 @pytest.mark.parametrize("line", [b"", b"[]", b"{", b'{"do": "dance"}', b'{"do": "heal", "fault": 9}', b"\xff"])
 def test_a_command_that_cannot_be_read_is_refused(line: bytes, with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
-        assert json.loads(execute(node.server, line)).keys() == {"refused"}
+        assert json.loads(await execute(node.server, line)).keys() == {"refused"}
         assert not node.server.faults.is_active
 
     with_broker(scenario)

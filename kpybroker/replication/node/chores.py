@@ -27,12 +27,17 @@ async def retain_and_checkpoint(world: World, config: BrokerConfig, hosting: Hos
         await asyncio.sleep(max(min(retain_at, checkpoint_at) - loop.time(), 0.001))
         if loop.time() >= retain_at:
             retain_at = loop.time() + retention_s
-            for partition in hosting:
-                _retain(world, partition, log_dirs)
-                await asyncio.sleep(0)
+            await retain_all(world, hosting, log_dirs)
         if loop.time() >= checkpoint_at:
             checkpoint_at = loop.time() + checkpoint_s
             await log_dirs.checkpoint()
+
+
+async def retain_all(world: World, hosting: Hosting, log_dirs: LogDirectories) -> None:
+    """Apply retention to all partitions. A log that cannot be changed now is left for the next time."""
+    for partition in hosting:
+        _retain(world, partition, log_dirs)
+        await asyncio.sleep(0)
 
 
 def _retain(world: World, partition: Partition, log_dirs: LogDirectories) -> None:

@@ -226,7 +226,7 @@ class ShareView:
         share = candidate.led.share
         assert share is not None, "only loaded share partitions are candidates"
         wish = Wish(left, self.request.batch_size, is_exact=self.request.share_acquire_mode == EXACT)
-        now_ms = self.broker.coordinators.share_leader.now_ms()
+        now_ms = self.broker.coordinators.share_leader.clock.now_ms()
         acquired = share.acquire(self.session.key.member_id, spans, wish, self._rules.limits, now_ms, aborted)
         candidate.led.arm()
         if acquired:

@@ -15,6 +15,7 @@ from kpybroker.sim.world.history import WALL_BEGINS_MS, History
 from kpybroker.sim.world.loop import Owner, VirtualLoop
 from kpybroker.sim.world.network import Fabric, SimNetwork
 from kpybroker.sim.world.storage import Storage
+from kpybroker.world.expiry_clock import ExpiryClock
 
 RESTART_AFTER_S = 1.0
 STOP_PATIENCE_S = 30.0
@@ -25,6 +26,7 @@ class SimWorld:
 
     def __init__(self, machine: SimMachine, owner: Owner, number: int, storage: Storage) -> None:
         self._machine = machine
+        self.expiry = ExpiryClock(self.steady_ms)
         self.random = Random(f"{machine.seed} {machine.setup.node_id} {number}")
         self.network = SimNetwork(machine.fabric, machine.setup.address, owner)
         self.disk = SimDisk(storage, machine.loop, owner, number, Random(self.random.random()), self.wall_ms)

@@ -40,6 +40,7 @@ class Cleaner:
         self._directory = directory
         self._config = config
         self._not_before: dict[TopicPartition, float] = {}
+        self._one_at_a_time = asyncio.Lock()
 
     async def run(self) -> None:
         """Clean logs until cancelled."""
@@ -55,8 +56,17 @@ class Cleaner:
             await asyncio.sleep(min(left_s, REST_AT_ONCE_S))
             left_s = began + self._config().log_cleaner_backoff_ms / 1000 - loop.time()
 
+    async def clean_all(self) -> None:
+        """Clean all logs that need cleaning now."""
+        while await self.clean_dirtiest():
+            pass
+
     async def clean_dirtiest(self) -> bool:
         """Clean the log with the largest share of dirty bytes. Returns False if no log needs cleaning."""
+        async with self._one_at_a_time:
+            return await self._clean_dirtiest()
+
+    async def _clean_dirtiest(self) -> bool:
         best: Dirty | None = None
         for number, one in enumerate(list(self._directory.logs.values())):
             if one.settings.compacted and self._may_try(one):

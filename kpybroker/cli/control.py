@@ -1,0 +1,72 @@
+"""Executes commands of tests on a broker with --control: one JSON object per line, and one per response.
+
+- `{"do": "fault", "api": "Produce", "kind": "error", "error": "NOT_LEADER_OR_FOLLOWER", ...}` injects a fault, with the
+  fields of `FaultRule`, and returns its number. `{"do": "hits", "fault": 1}` returns how many requests it has affected;
+  `{"do": "heal", "fault": 1}` also removes it.
+- `{"do": "advance", "ms": 5000}` advances the clock. The response has `next_ms`, the time until something expires, or
+  null. `{"do": "retain and clean"}` applies retention and cleans logs.
+
+A response with `refused` contains the error in the command.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from kpybroker.broker.clock_advance import advance, retain_and_clean
+from kpybroker.cli import fault_commands
+from kpybroker.server.server import Server
+
+ADVANCE_MS_MAX = 100 * 366 * 86_400_000
+"""The most that one command advances the clock: a century."""
+
+
+async def execute(server: Server, line: bytes) -> str:
+    """Execute one command and return the response as JSON."""
+    try:
+        command = json.loads(line)
+        if not isinstance(command, dict):
+            raise TypeError("a command is a JSON object")
+        do = command.pop("do", None)
+        if do not in COMMANDS:
+            raise ValueError(f"there is no command {do!r}{fault_commands.meant(do, COMMANDS)}")
+        answer = await COMMANDS[do](server, command)
+    except (ValueError, TypeError) as problem:
+        answer = {"refused": str(problem)}
+    return json.dumps(answer)
+
+
+async def _fault(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
+    return {"fault": server.faults.add(fault_commands.rule_of(command))}
+
+
+async def _hits(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
+    return {"hits": fault_commands.with_number(command, server.faults.hits)}
+
+
+async def _heal(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
+    return {"hits": fault_commands.with_number(command, server.faults.remove)}
+
+
+async def _advance(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
+    by_ms = command.get("ms")
+    if type(by_ms) is not int or not 0 <= by_ms <= ADVANCE_MS_MAX:
+        raise ValueError(f"ms={by_ms!r}: must be an integer from 0 to {ADVANCE_MS_MAX}")
+    await advance(server.broker, by_ms)
+    return {"next_ms": server.broker.world.expiry.next_ms()}
+
+
+async def _retain_and_clean(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
+    await retain_and_clean(server.broker)
+    return {}
+
+
+COMMANDS: Mapping[str, Callable[[Server, Mapping[str, Any]], Awaitable[dict[str, Any]]]] = {
+    "fault": _fault,
+    "hits": _hits,
+    "heal": _heal,
+    "advance": _advance,
+    "retain and clean": _retain_and_clean,
+}
