@@ -56,7 +56,9 @@ def pid_of(directory: Path, node_id: int) -> int:
 def wait_until_gone(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
-        assert select.select([handle], [], [], WAIT_S)[0], f"{pid} does not end"
+        poll = select.poll()  # select() takes no handle above 1023
+        poll.register(handle, select.POLLIN)
+        assert poll.poll(WAIT_S * 1000), f"{pid} does not end"
         os.close(handle)
 
 
