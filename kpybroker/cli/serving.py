@@ -375,7 +375,9 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
     stop = _Stop()
     stop.listen(lifetime)
     stopped = asyncio.ensure_future(stop.wished.wait())
-    starting = asyncio.ensure_future(Node.start(real_world(lifetime.clock_ahead_ms), config))
+    # the data of a test need not survive a loss of power
+    world = real_world(lifetime.clock_ahead_ms, syncs=not lifetime.takes_commands)
+    starting = asyncio.ensure_future(Node.start(world, config))
     await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()

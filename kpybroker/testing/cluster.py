@@ -1,37 +1,32 @@
 """Brokers for tests, each in its own process: `Broker` is one broker, `Cluster` is several.
 
 They listen on free ports of 127.0.0.1 and keep these ports and their data while they are stopped and started. The data
-is in a temporary directory. A small process removes the directory once the test process and all brokers have ended,
-even if they were killed.
+is in a temporary directory, which is removed even if the test process and the brokers are killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import subprocess
+import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, ClassVar, Self, Unpack
+from typing import ClassVar, Self, Unpack
 
 from kpybroker.cli.local_cluster import BROKERS_MAX, DEV_DEFAULTS, LocalClusterOptions, Ports, plan
 from kpybroker.errors import ConfigError
 from kpybroker.testing.clock import Clock
 from kpybroker.testing.fault import Fault, FaultArguments
 from kpybroker.testing.kafka import Kafka, as_setting
-from kpybroker.testing.node_process import STOP_TIMEOUT_S, BrokerStartError, NodeProcess, ReadyFacts
+from kpybroker.testing.node_process import BrokerStartError, NodeProcess, ReadyFacts
 from kpybroker.testing.output import BrokerOutput
+from kpybroker.testing.remover import remover
 from kpybroker.testing.snapshot import Snapshot, put_back, take
+from kpybroker.testing.spares import SPARES
 
-PREFIX = "kpybroker-"
-"""The prefix of the names of temporary directories."""
 DATA_DIR_SETTINGS = ("log.dir", "log.dirs")
-_REMOVE = "import shutil, sys; sys.stdin.buffer.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
-"""The program that removes the directory when every process that holds the other end of its input has ended."""
 
 
 class Cluster(Kafka):
@@ -42,6 +37,8 @@ class Cluster(Kafka):
 
     running: ClassVar[set[Cluster]] = set()
     """The clusters of this process that have been started and not yet closed."""
+    closed: ClassVar[int] = 0
+    """The number of clusters of this process that have been closed."""
 
     def __init__(self, brokers: int = 3, config: Mapping[str, object] | None = None, *, secure: bool = False) -> None:
         """`config`: settings of every broker, by Kafka's names. `secure`: TLS, a login and ACLs, as `kpybroker dev
@@ -64,8 +61,6 @@ class Cluster(Kafka):
         """The clock of the brokers, which `clock.advance` moves forward."""
         self._ports = Ports()
         self._is_closed = False
-        self._alive: IO[bytes] | None = None
-        self._remover: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -136,12 +131,15 @@ class Cluster(Kafka):
         chosen = [self._node(node)] if node is not None and self._nodes else None
         if not self._nodes:
             self._open()
+            if Cluster.closed:  # the tests start one cluster after another
+                SPARES.keep(self._count)
         with contextlib.ExitStack() as undo:
             if not self._ready:
                 undo.callback(self.close)
             self._start([each for each in chosen or self._nodes.values() if not each.is_running])
             undo.pop_all()
         Cluster.running.add(self)
+        SPARES.refill()
         return self
 
     def _start(self, nodes: Iterable[NodeProcess]) -> None:
@@ -234,16 +232,12 @@ class Cluster(Kafka):
         """Kill all brokers, because their data is no longer needed, and remove the data."""
         Cluster.running.discard(self)
         self._is_closed = True
+        Cluster.closed += 1
         for node in self._nodes.values():
             node.kill()
         self._ports.close()
-        alive, self._alive = self._alive, None
-        if alive is not None:
-            alive.close()
-        if self._remover is not None:
-            # a process that the tests have forked may hold the pipe: then the directory is removed after its end
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._remover.wait(STOP_TIMEOUT_S)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _now_ms(self) -> int:
         return super()._now_ms() + self.clock.ahead_ms
@@ -260,13 +254,7 @@ class Cluster(Kafka):
 
     def _open(self) -> None:
         """Create the directory and plan the brokers. Raises BrokerStartError for invalid settings."""
-        directory = self._directory = Path(tempfile.mkdtemp(prefix=PREFIX))
-        reading, writing = os.pipe()
-        self._alive = os.fdopen(writing, "wb", buffering=0)
-        with os.fdopen(reading, "rb", buffering=0) as end:
-            self._remover = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _REMOVE, str(directory)], stdin=end, start_new_session=True
-            )
+        directory = self._directory = remover().new_directory()
         try:
             commands = self._commands(directory)
         except ConfigError as error:
@@ -274,7 +262,7 @@ class Cluster(Kafka):
             raise BrokerStartError(f"kpybroker does not start: {str(error).removeprefix('--set: ')}") from error
         for node_id, command in commands.items():
             log = directory / f"node-{node_id}.log"
-            self._nodes[node_id] = NodeProcess(node_id, command, log, self._alive)
+            self._nodes[node_id] = NodeProcess(node_id, command, log)
         self._ports.let_nodes_listen()
 
     def _commands(self, directory: Path) -> dict[int, list[str]]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from kpybroker.cli.children import HAND_OVER
+from kpybroker.testing.spares import SPARES
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -47,12 +48,10 @@ class ReadyFacts(NamedTuple):
 class NodeProcess:
     """The process of a node. `arguments` are those of the program `kpybroker`; `log` gets its standard error."""
 
-    def __init__(self, node_id: int, arguments: Sequence[str], log: Path, alive: IO[bytes]) -> None:
-        """`alive`: a file that every process of the node keeps open."""
+    def __init__(self, node_id: int, arguments: Sequence[str], log: Path) -> None:
         self.node_id = node_id
-        self._command = [sys.executable, "-P", "-m", "kpybroker", *arguments, "--control"]
+        self._arguments = [*arguments, "--control"]
         self._log = log
-        self._alive = alive
         self._process: subprocess.Popen[bytes] | None = None
         self._log_begins_at = 0
         self._is_paused = False
@@ -82,15 +81,7 @@ class NodeProcess:
         """Start the process; `wait_until_ready` waits for it. `clock_ahead_ms`: how far its clock is ahead."""
         ahead = ["--clock-ahead-ms", str(clock_ahead_ms)] if clock_ahead_ms else []
         self._log_begins_at = self._log.stat().st_size if self._log.exists() else 0
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._command, *ahead],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C must reach only the tests, whose teardown may still need the broker
-                pass_fds=(self._alive.fileno(),),
-            )
+        self._process = SPARES.start([*self._arguments, *ahead], self._log)
 
     def wait_until_ready(self) -> ReadyFacts:
         """Wait for the line that the node prints when it is ready. Raises BrokerStartError."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SECTION = "kpybroker"
 MARKER = "kpybroker"
 FRESH = "kpybroker_fresh"
+OWN = ("kpybroker", "kpybroker_cluster", "kpybroker_secure", FRESH)
+"""The fixtures with brokers of their own."""
 SETTINGS = "kpybroker_settings"
 BOOTSTRAP = "--kpybroker-bootstrap"
 _sizes = pytest.StashKey[dict[str, dict[str, int]]]()
@@ -156,6 +158,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             _marked(item)
             if FRESH not in getattr(item, "fixturenames", ()):
                 raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{MARKER} needs the fixture {FRESH}")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the process of a broker before the first test requests it, because its imports take most of the start."""
+    config = session.config
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if used.isdisjoint(OWN) or config.getoption("collectonly") or config.getoption(BOOTSTRAP) is not None:
+        return
+    from kpybroker.testing.spares import SPARES
+
+    SPARES.keep(3 if "kpybroker_cluster" in used else 1)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -158,7 +158,9 @@ class RealDisk:
     """Files through the module os. Calls that may wait for a device run on the device's threads, which are started at
     first use."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, syncs: bool = True) -> None:
+        """`syncs`: whether data is written to the device, so that it survives a loss of power."""
+        self._syncs = syncs
         self._ordered: dict[Device, ThreadPoolExecutor] = {}
         self._parallel: dict[Device, ThreadPoolExecutor] = {}
         self._devices = Devices()
@@ -348,17 +350,24 @@ class RealDisk:
         return handle
 
     async def sync(self, handle: int) -> None:
+        if not self._syncs:
+            return
         pool = self._pool(self._by_handle[handle])
         await asyncio.get_running_loop().run_in_executor(pool, sync_to_device, handle)
 
     async def sync_directory(self, path: str) -> None:
+        if not self._syncs:
+            return
         pool = self._pool(self._devices.at(path))
         await asyncio.get_running_loop().run_in_executor(pool, self.sync_directory_blocking, path)
 
     def sync_blocking(self, handle: int) -> None:
-        sync_to_device(handle)
+        if self._syncs:
+            sync_to_device(handle)
 
     def sync_directory_blocking(self, path: str) -> None:
+        if not self._syncs:
+            return
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             sync_to_device(handle, os.fsync)
@@ -389,11 +398,11 @@ class RealDisk:
 class RealWorld:
     """The operating system's clock, random numbers, network and disk."""
 
-    def __init__(self, seed: int | None = None, clock_ahead_ms: int = 0) -> None:
+    def __init__(self, seed: int | None = None, clock_ahead_ms: int = 0, *, syncs: bool = True) -> None:
         self.expiry = ExpiryClock(self.steady_ms, clock_ahead_ms)
         self.random = Random(seed)
         self.network = RealNetwork()
-        self.disk = RealDisk()
+        self.disk = RealDisk(syncs=syncs)
 
     def secret_bytes(self, size: int) -> bytes:
         return secrets.token_bytes(size)
@@ -408,9 +417,10 @@ class RealWorld:
         self.disk.shutdown()
 
 
-def real_world(clock_ahead_ms: int = 0) -> World:
+def real_world(clock_ahead_ms: int = 0, *, syncs: bool = True) -> World:
     """A World of this machine. Its type lets mypy check it against the protocol.
 
-    `clock_ahead_ms`: the time by which a test has advanced the clock of an earlier process of this node.
+    `clock_ahead_ms`: the time by which a test has advanced the clock of an earlier process of this node. `syncs`:
+    whether data is to survive a loss of power, and not only the end of the process.
     """
-    return RealWorld(clock_ahead_ms=clock_ahead_ms)
+    return RealWorld(clock_ahead_ms=clock_ahead_ms, syncs=syncs)
