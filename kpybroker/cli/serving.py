@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.cli import children, early, process_memory
 from kpybroker.cli.descriptors import set_descriptor_limits
@@ -37,6 +37,9 @@ from kpybroker.security.audit import AUDIT
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.directory import LOCK, InUse
 from kpybroker.world.real import real_world
+
+if TYPE_CHECKING:
+    from kpybroker.cli.secure_dev import SecureFiles
 
 DEV_DATA_DIR = Path("kpybroker-data")
 IN_USE = (
@@ -104,7 +107,21 @@ def dev(
 
 
 def _dev_one(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime, *, is_secure: bool) -> None:
+    config, files = configure_one(wanted, directory, is_secure=is_secure)
+    if files is not None:
+        lifetime = lifetime._replace(client=files.client, explained=files.explained())
+    try:
+        _run(config, lifetime)
+    except InUse as error:
+        raise ConfigError(IN_USE.format(directory)) from error
+
+
+def configure_one(
+    wanted: LocalClusterOptions, directory: Path, *, is_secure: bool
+) -> tuple[BrokerConfig, SecureFiles | None]:
+    """The settings of a single node of `dev`, and the files of its login if it is secure. Raises ConfigError."""
     check_alone(directory)
+    files = None
     if is_secure:
         from kpybroker.cli import secure_dev  # its imports would delay every other start
 
@@ -115,17 +132,13 @@ def _dev_one(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime, *
         "listeners": f"PLAINTEXT://127.0.0.1:{wanted.port}",
         "log.dirs": str(directory),
         **_http(wanted.http_port),
-        **(files.settings() if is_secure else {}),
+        **({} if files is None else files.settings()),
         **wanted.settings,
     }
     config = parse_config(properties, "--set")
-    if is_secure:
+    if files is not None:
         secure_dev.format_with_user(properties, directory, files)
-        lifetime = lifetime._replace(client=files.client, explained=files.explained())
-    try:
-        _run(config, lifetime)
-    except InUse as error:
-        raise ConfigError(IN_USE.format(directory)) from error
+    return config, files
 
 
 def _dev_several(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime) -> None:

@@ -102,6 +102,14 @@ class Node:
         """The address of /metrics, /healthz and /readyz; None if kpybroker.http.port is not set."""
         return None if self._observing is None else self._observing.address
 
+    async def break_off(self) -> None:
+        """End without a clean stop: close all connections at once, and release files and locks. The World decides
+        whether this still changes the disk."""
+        self.server.break_off()
+        await self.broker.close()
+        if self._observing is not None:
+            self._observing.close()
+
     async def stop(self) -> None:
         """Complete waiting requests, write all appended data, and leave the marker of a clean shutdown."""
         await self.broker.leave()

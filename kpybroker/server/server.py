@@ -171,6 +171,14 @@ class Server:
             connection.abort()
         self.refusals.sum_up()
 
+    def break_off(self) -> None:
+        """Close all listeners and connections at once, as the end of the process does."""
+        self._stopping = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in self.connections():
+            connection.abort()
+
     def connections(self) -> list[Connection]:
         """The open connections."""
         return list(self._connections.values())

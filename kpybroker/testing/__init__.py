@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from kpybroker.testing.cluster import Broker as Broker
     from kpybroker.testing.cluster import Cluster as Cluster
     from kpybroker.testing.kafka import Kafka as Kafka
-    from kpybroker.testing.node_process import BrokerStartError as BrokerStartError
+    from kpybroker.testing.node import BrokerStartError as BrokerStartError
     from kpybroker.testing.operations import ReceivedRecord as ReceivedRecord
     from kpybroker.testing.snapshot import Snapshot as Snapshot
 
 _MODULES = {
     "Broker": "cluster",
-    "BrokerStartError": "node_process",
+    "BrokerStartError": "node",
     "Cluster": "cluster",
     "Kafka": "kafka",
     "ReceivedRecord": "operations",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from kpybroker.testing.node_process import NodeProcess
+from kpybroker.testing.node import ClusterNode
 
 STEPS_MAX = 200
 """Into how many steps an advance is divided at most. Each step ends when something expires, unless the steps would be
@@ -25,7 +25,7 @@ class Clock:
     Clients, and what brokers expect of each other, keep to real time.
     """
 
-    def __init__(self, nodes: Callable[[], Sequence[NodeProcess]]) -> None:
+    def __init__(self, nodes: Callable[[], Sequence[ClusterNode]]) -> None:
         """`nodes` returns all brokers, also those that are stopped."""
         self._nodes = nodes
         self._ahead_ms = 0

@@ -11,16 +11,18 @@ import contextlib
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self, Unpack
 
-from kpybroker.cli.local_cluster import BROKERS_MAX, DEV_DEFAULTS, LocalClusterOptions, Ports, plan
+from kpybroker.cli.local_cluster import BROKERS_MAX, DEV_DEFAULTS, LocalClusterOptions, LocalNode, Ports, plan
+from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.testing.clock import Clock
 from kpybroker.testing.fault import Fault, FaultArguments
 from kpybroker.testing.kafka import Kafka, as_setting
-from kpybroker.testing.node_process import BrokerStartError, NodeProcess, ReadyFacts
+from kpybroker.testing.node import BrokerStartError, ClusterNode, ReadyFacts
 from kpybroker.testing.output import BrokerOutput
 from kpybroker.testing.remover import remover
 from kpybroker.testing.snapshot import Snapshot, put_back, take
@@ -40,9 +42,17 @@ class Cluster(Kafka):
     closed: ClassVar[int] = 0
     """The number of clusters of this process that have been closed."""
 
-    def __init__(self, brokers: int = 3, config: Mapping[str, object] | None = None, *, secure: bool = False) -> None:
+    def __init__(
+        self,
+        brokers: int = 3,
+        config: Mapping[str, object] | None = None,
+        *,
+        secure: bool = False,
+        in_thread: bool = False,
+    ) -> None:
         """`config`: settings of every broker, by Kafka's names. `secure`: TLS, a login and ACLs, as `kpybroker dev
-        --secure` has them, only for one broker; `client` has the settings of clients.
+        --secure` has them, only for one broker; `client` has the settings of clients. `in_thread`: run the brokers in
+        threads of this process, which start faster; tests that are busy or are halted in a debugger hold them up.
 
         Raises TypeError and ValueError for invalid arguments.
         """
@@ -54,8 +64,9 @@ class Cluster(Kafka):
         self._count = brokers
         self._settings = _checked(config)
         self._is_secure = secure
+        self._is_in_thread = in_thread
         self._directory: Path | None = None
-        self._nodes: dict[int, NodeProcess] = {}
+        self._nodes: dict[int, ClusterNode] = {}
         self._ready: dict[int, ReadyFacts] = {}
         self.clock = Clock(lambda: list(self._nodes.values()))
         """The clock of the brokers, which `clock.advance` moves forward."""
@@ -116,6 +127,13 @@ class Cluster(Kafka):
         """The process id of a broker. Raises RuntimeError if it is stopped."""
         return self._node(node).pid
 
+    def data_of(self, node: int) -> Path:
+        """The directory with a broker's data. Change it only while the broker is stopped. Raises RuntimeError before
+        the first start."""
+        self._node(node)
+        assert self._directory is not None, "a node has a directory"
+        return self._directory / (f"node-{node}" if self._count > 1 else "data")
+
     def ended(self) -> list[str]:
         """The brokers that have ended by themselves, such as `broker 2 ended with code 1`."""
         endings = ((node.node_id, node.ended()) for node in self._nodes.values())
@@ -131,7 +149,7 @@ class Cluster(Kafka):
         chosen = [self._node(node)] if node is not None and self._nodes else None
         if not self._nodes:
             self._open()
-            if Cluster.closed:  # the tests start one cluster after another
+            if Cluster.closed and not self._is_in_thread:  # the tests start one cluster after another
                 SPARES.keep(self._count)
         with contextlib.ExitStack() as undo:
             if not self._ready:
@@ -142,7 +160,7 @@ class Cluster(Kafka):
         SPARES.refill()
         return self
 
-    def _start(self, nodes: Iterable[NodeProcess]) -> None:
+    def _start(self, nodes: Iterable[ClusterNode]) -> None:
         for node in nodes:
             node.kill()  # the remains of a process that has ended
             node.start(self.clock.ahead_ms)
@@ -242,10 +260,10 @@ class Cluster(Kafka):
     def _now_ms(self) -> int:
         return super()._now_ms() + self.clock.ahead_ms
 
-    def _chosen(self, node: int | None) -> list[NodeProcess]:
+    def _chosen(self, node: int | None) -> list[ClusterNode]:
         return list(self._nodes.values()) if node is None else [self._node(node)]
 
-    def _node(self, node: int) -> NodeProcess:
+    def _node(self, node: int) -> ClusterNode:
         if node not in self.nodes:
             raise ValueError(f"there is no broker {node}: this {type(self).__name__} has {_listed(self.nodes)}")
         if not self._nodes:
@@ -256,36 +274,67 @@ class Cluster(Kafka):
         """Create the directory and plan the brokers. Raises BrokerStartError for invalid settings."""
         directory = self._directory = remover().new_directory()
         try:
-            commands = self._commands(directory)
+            self._nodes = self._in_threads(directory) if self._is_in_thread else self._in_processes(directory)
         except ConfigError as error:
             self.close()
             raise BrokerStartError(f"kpybroker does not start: {str(error).removeprefix('--set: ')}") from error
-        for node_id, command in commands.items():
-            log = directory / f"node-{node_id}.log"
-            self._nodes[node_id] = NodeProcess(node_id, command, log)
         self._ports.let_nodes_listen()
 
-    def _commands(self, directory: Path) -> dict[int, list[str]]:
-        """By node, the arguments of the program. Raises ConfigError."""
+    def _in_processes(self, directory: Path) -> dict[int, ClusterNode]:
+        from kpybroker.testing.node_process import NodeProcess
+
         if self._count > 1:
-            wanted = LocalClusterOptions(self._count, 0, None, self._settings)
-            nodes = plan(directory, wanted, DEV_DEFAULTS, self._ports)
-            for node in nodes:
-                assert node.config, "invalid settings are refused here"
-                node.write()
-            return {node.node_id: ["serve", "--config", str(node.properties_file)] for node in nodes}
-        port = self._ports.hold(0)
-        command = ["dev", "--port", str(port), "--data-dir", str(directory / "data")]
+            return {
+                node.node_id: NodeProcess(
+                    node.node_id, ["serve", "--config", str(node.properties_file)], _log_of(directory, node.node_id)
+                )
+                for node in self._plan(directory)
+            }
+        command = ["dev", "--port", str(self._ports.hold(0)), "--data-dir", str(directory / "data")]
         given = [part for name, value in self._settings.items() for part in ("--set", f"{name}={value}")]
-        return {1: [*command, *(["--secure"] if self._is_secure else []), *given]}
+        arguments = [*command, *(["--secure"] if self._is_secure else []), *given]
+        return {1: NodeProcess(1, arguments, _log_of(directory, 1))}
+
+    def _in_threads(self, directory: Path) -> dict[int, ClusterNode]:
+        from kpybroker.cli.serving import configure_one
+        from kpybroker.testing.node_thread import NodeThread
+
+        def configure_node(node: LocalNode) -> tuple[BrokerConfig, Path | None]:
+            return node.config, None
+
+        def configure_broker() -> tuple[BrokerConfig, Path | None]:
+            config, files = configure_one(wanted, directory / "data", is_secure=self._is_secure)
+            return config, None if files is None else files.client
+
+        if self._count > 1:
+            return {
+                node.node_id: NodeThread(node.node_id, partial(configure_node, node), _log_of(directory, node.node_id))
+                for node in self._plan(directory)
+            }
+        wanted = LocalClusterOptions(1, self._ports.hold(0), None, self._settings)
+        return {1: NodeThread(1, configure_broker, _log_of(directory, 1))}
+
+    def _plan(self, directory: Path) -> list[LocalNode]:
+        """The nodes of a cluster of several brokers. Raises ConfigError."""
+        nodes = plan(directory, LocalClusterOptions(self._count, 0, None, self._settings), DEV_DEFAULTS, self._ports)
+        for node in nodes:
+            assert node.config, "invalid settings are refused here"
+            node.write()
+        return nodes
+
+
+def _log_of(directory: Path, node_id: int) -> Path:
+    return directory / f"node-{node_id}.log"
 
 
 class Broker(Cluster):
     """One broker."""
 
-    def __init__(self, config: Mapping[str, object] | None = None, *, secure: bool = False) -> None:
+    def __init__(
+        self, config: Mapping[str, object] | None = None, *, secure: bool = False, in_thread: bool = False
+    ) -> None:
         """See Cluster."""
-        super().__init__(1, config, secure=secure)
+        super().__init__(1, config, secure=secure, in_thread=in_thread)
 
     @property
     def pid(self) -> int:

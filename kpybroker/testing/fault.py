@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TypedDict
 
-from kpybroker.testing.node_process import NodeProcess
+from kpybroker.testing.node import ClusterNode
 
 HIT_TIMEOUT_S = 10.0
 LOOK_EVERY_S = 0.01
@@ -33,18 +33,18 @@ class FaultArguments(TypedDict, total=False):
 class Fault:
     """An injected fault. After its end, it still has its count."""
 
-    def __init__(self, nodes: Sequence[NodeProcess], api: str, what: FaultArguments) -> None:
+    def __init__(self, nodes: Sequence[ClusterNode], api: str, what: FaultArguments) -> None:
         """Inject the fault at these nodes. Raises ValueError for a fault that can never match."""
         self._api = api
         command = _command(api, what)
-        self._numbers: dict[NodeProcess, int] = {}
-        self._pids: dict[NodeProcess, int] = {}
+        self._numbers: dict[ClusterNode, int] = {}
+        self._incarnations: dict[ClusterNode, object] = {}
         self._hits = 0
         with contextlib.ExitStack() as undo:
             undo.callback(self.heal)
             for node in nodes:
                 self._numbers[node] = node.command(command)["fault"]
-                self._pids[node] = node.pid
+                self._incarnations[node] = node.incarnation
             undo.pop_all()
 
     def __repr__(self) -> str:
@@ -73,9 +73,9 @@ class Fault:
             if self._lasts_at(node):
                 self._hits += node.command({"do": "heal", "fault": number})["hits"]
 
-    def _lasts_at(self, node: NodeProcess) -> bool:
-        """Whether the process that has the fault is still running."""
-        return node.is_running and node.pid == self._pids.get(node)
+    def _lasts_at(self, node: ClusterNode) -> bool:
+        """Whether the run of the node that has the fault still lasts."""
+        return node.is_running and node.incarnation == self._incarnations.get(node)
 
 
 def _command(api: str, what: FaultArguments) -> dict[str, object]:

@@ -1,9 +1,8 @@
 """One node of a test cluster: a child process that is started as often as needed, on the same port and data.
 
-The node is a process and not a thread, because CPU-bound tests would slow down a broker in the same interpreter, a
-debugger that halts the tests would halt the broker, and a client library that blocks while it holds the GIL would wait
-forever. The node cannot outlive its
-parent: it reads its standard input, which closes when the parent ends, even by SIGKILL.
+CPU-bound tests do not slow it down, a debugger that halts the tests does not halt it, and it serves a client library
+that blocks while it holds the GIL. It cannot outlive its parent: it reads its standard input, which closes when the
+parent ends, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -19,30 +18,15 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from kpybroker.cli.children import HAND_OVER
+from kpybroker.testing.node import START_TIMEOUT_S, STOP_TIMEOUT_S, BrokerStartError, ReadyFacts
 from kpybroker.testing.spares import SPARES
 
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
 _READY = re.compile(r"kpybroker ready bootstrap=(\S+) data=(.+?) pid=\d+(?: http=(\S+))?(?: client=(.+))?$")
 _MISUSED = 2
 """The exit code for invalid settings."""
-
-
-class BrokerStartError(RuntimeError):
-    """A broker did not start; the text contains the reason or the output."""
-
-
-class ReadyFacts(NamedTuple):
-    """The contents of the line that a node prints when it is ready."""
-
-    bootstrap: str
-    http: str | None
-    """host:port of /metrics, /healthz and /readyz."""
-    client: Path | None
-    """The file with the settings of a client that logs in."""
 
 
 class NodeProcess:
@@ -58,6 +42,11 @@ class NodeProcess:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         """The unread lines of the node's standard output; an empty line is its end."""
         self._one_command = threading.Lock()
+
+    @property
+    def incarnation(self) -> object:
+        """Differs after each start. Raises RuntimeError as `pid` does."""
+        return self.pid
 
     @property
     def pid(self) -> int:

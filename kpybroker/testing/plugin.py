@@ -22,13 +22,14 @@ FRESH = "kpybroker_fresh"
 OWN = ("kpybroker", "kpybroker_cluster", "kpybroker_secure", FRESH)
 """The fixtures with brokers of their own."""
 SETTINGS = "kpybroker_settings"
+IN_THREAD = "kpybroker_in_thread"
 BOOTSTRAP = "--kpybroker-bootstrap"
 _sizes = pytest.StashKey[dict[str, dict[str, int]]]()
 """The sizes of each broker's output when the test started, by bootstrap address."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--kpybroker-bootstrap` and the ini option `kpybroker_settings`."""
+    """Add `--kpybroker-bootstrap` and the ini options `kpybroker_settings` and `kpybroker_in_thread`."""
     group = parser.getgroup("kpybroker", "a real Kafka broker")
     group.addoption(
         BOOTSTRAP,
@@ -41,12 +42,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="linelist",
         default=[],
     )
+    parser.addini(
+        IN_THREAD,
+        "Run the brokers that the fixtures start in threads of the test process, where they start faster.",
+        type="bool",
+        default=False,
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(settings={{}}, brokers=1, secure=False): what the brokers of {FRESH} are like in this test.",
+        f"{MARKER}(settings={{}}, brokers=1, secure=False, in_thread=False): what the brokers of {FRESH} are like in "
+        "this test.",
     )
 
 
@@ -66,7 +74,7 @@ def kpybroker(request: pytest.FixtureRequest) -> Iterator[Kafka]:
         return
     from kpybroker.testing import Broker
 
-    with Broker(_settings(request.config)) as broker:
+    with Broker(_settings(request.config), in_thread=_in_thread(request)) as broker:
         yield broker
 
 
@@ -79,7 +87,7 @@ def kpybroker_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     _skip_if_external(request)
     from kpybroker.testing import Cluster
 
-    with Cluster(3, _settings(request.config)) as cluster:
+    with Cluster(3, _settings(request.config), in_thread=_in_thread(request)) as cluster:
         yield cluster
 
 
@@ -92,7 +100,7 @@ def kpybroker_secure(request: pytest.FixtureRequest) -> Iterator[Broker]:
     _skip_if_external(request)
     from kpybroker.testing import Broker
 
-    with Broker(_settings(request.config), secure=True) as broker:
+    with Broker(_settings(request.config), secure=True, in_thread=_in_thread(request)) as broker:
         yield broker
 
 
@@ -100,23 +108,34 @@ def kpybroker_secure(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def kpybroker_fresh(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A broker for one test, which may stop and kill it: a Broker, or a Cluster if the test's marker says so.
 
-    `@pytest.mark.kpybroker(settings={"num.partitions": 3}, brokers=3, secure=False)` sets its properties.
+    `@pytest.mark.kpybroker(settings={"num.partitions": 3}, brokers=3, secure=False, in_thread=False)` sets its
+    properties.
     """
     _skip_if_external(request)
     from kpybroker.testing import Broker, Cluster
 
     wanted = _marked(request.node)
     settings = {**_settings(request.config), **(wanted.settings or {})}
-    cluster = Broker(settings, secure=wanted.secure) if wanted.brokers == 1 else Cluster(wanted.brokers, settings)
-    with cluster:
+    in_thread = _in_thread(request) if wanted.in_thread is None else wanted.in_thread
+    if wanted.brokers == 1:
+        made: Cluster = Broker(settings, secure=wanted.secure, in_thread=in_thread)
+    else:
+        made = Cluster(wanted.brokers, settings, secure=wanted.secure, in_thread=in_thread)
+    with made as cluster:
         yield cluster
 
 
 class _Marked:
     """The arguments of the marker."""
 
-    def __init__(self, settings: dict[str, object] | None = None, brokers: int = 1, secure: bool = False) -> None:
-        self.settings, self.brokers, self.secure = settings, brokers, secure
+    def __init__(
+        self,
+        settings: dict[str, object] | None = None,
+        brokers: int = 1,
+        secure: bool = False,
+        in_thread: bool | None = None,
+    ) -> None:
+        self.settings, self.brokers, self.secure, self.in_thread = settings, brokers, secure, in_thread
 
 
 def _marked(item: pytest.Item) -> _Marked:
@@ -127,7 +146,7 @@ def _marked(item: pytest.Item) -> _Marked:
             inspect.signature(_Marked).bind(*mark.args, **mark.kwargs)
         except TypeError as error:
             raise pytest.UsageError(
-                f"{item.nodeid}: @pytest.mark.{MARKER} takes settings, brokers and secure: {error}"
+                f"{item.nodeid}: @pytest.mark.{MARKER} takes settings, brokers, secure and in_thread: {error}"
             ) from None
         if mark.args:
             raise pytest.UsageError(f"{item.nodeid}: name the arguments of @pytest.mark.{MARKER}, as in brokers=3")
@@ -144,6 +163,10 @@ def _settings(config: pytest.Config) -> dict[str, object]:
             raise pytest.UsageError(f"{SETTINGS}: cannot read {line!r}; write name=value, such as num.partitions=3")
         settings[name.strip()] = value.strip()
     return settings
+
+
+def _in_thread(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getini(IN_THREAD))
 
 
 def _skip_if_external(request: pytest.FixtureRequest) -> None:
@@ -164,7 +187,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the process of a broker before the first test requests it, because its imports take most of the start."""
     config = session.config
     used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    if used.isdisjoint(OWN) or config.getoption("collectonly") or config.getoption(BOOTSTRAP) is not None:
+    is_needed = not used.isdisjoint(OWN) and config.getoption(BOOTSTRAP) is None and not config.getini(IN_THREAD)
+    if not is_needed or config.getoption("collectonly"):
         return
     from kpybroker.testing.spares import SPARES
 

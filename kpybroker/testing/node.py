@@ -1,0 +1,58 @@
+"""What the nodes of a test cluster have in common, whether they are processes or threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+
+
+class BrokerStartError(RuntimeError):
+    """A broker did not start; the text contains the reason or the output."""
+
+
+class ReadyFacts(NamedTuple):
+    """What is known about a node that is ready."""
+
+    bootstrap: str
+    http: str | None
+    """host:port of /metrics, /healthz and /readyz."""
+    client: Path | None
+    """The file with the settings of a client that logs in."""
+
+
+class ClusterNode(Protocol):
+    """A node that is started as often as needed, on the same port and data. NodeProcess and NodeThread explain the
+    methods."""
+
+    node_id: int
+
+    @property
+    def incarnation(self) -> object: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def ended(self) -> str | None: ...
+
+    def start(self, clock_ahead_ms: int = 0) -> None: ...
+
+    def wait_until_ready(self) -> ReadyFacts: ...
+
+    def command(self, command: Mapping[str, object]) -> dict[str, Any]: ...
+
+    def hand_over(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
