@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from kpybroker.client.client import nearest_name
 from kpybroker.errors import ErrorCode
-from kpybroker.server.requests.faults import ERROR, KINDS, TOPIC_LISTS, WITHOUT_TOPICS, FaultRule
+from kpybroker.server.requests.faults import (
+    DELAY,
+    ERROR,
+    KINDS,
+    PARTITION_LISTS,
+    THROTTLE,
+    TOPIC_LISTS,
+    WITHOUT_TOPICS,
+    FaultRule,
+)
 from kpybroker.wire.api import API, Audience, by_name
 
 DELAY_MS_MAX = 3_600_000
 COUNT_MAX = 2**31 - 1
 _TYPES: Mapping[str, type] = {
-    "error": str, "delay_ms": int, "client_id": str, "group": str, "topic": str, "skip": int, "times": int,
-    "probability": float,
+    "error": str, "delay_ms": int, "client_id": str, "group": str, "topic": str, "partition": int, "skip": int,
+    "times": int, "probability": float,
 }  # fmt: skip
 
 
@@ -71,6 +80,7 @@ def _check_numbers(rule: FaultRule) -> None:
         ("delay_ms", rule.delay_ms, DELAY_MS_MAX),
         ("skip", rule.skip, COUNT_MAX),
         ("times", rule.times, COUNT_MAX),
+        ("partition", rule.partition, COUNT_MAX),
     ]
     for field, value, most in limits:
         if value is not None and not 0 <= value <= most:
@@ -79,22 +89,34 @@ def _check_numbers(rule: FaultRule) -> None:
         raise ValueError("times=0: this fault can never affect a request")
     if not 0 < rule.probability <= 1:
         raise ValueError(f"probability={rule.probability:g}: must be above 0 and at most 1")
-    if (rule.delay_ms > 0) != (rule.kind == "delay"):
-        raise ValueError("a delay fault needs a time" if rule.kind == "delay" else f"{rule.kind} has no delay")
+    is_timed = rule.kind in (DELAY, THROTTLE)
+    if (rule.delay_ms > 0) != is_timed:
+        raise ValueError(f"a {rule.kind} fault needs a time" if is_timed else f"{rule.kind} has no delay")
 
 
 def _check_scope(rule: FaultRule) -> None:
-    request = rule.api.request()
+    request, name = rule.api.request(), rule.api.name
     if rule.group is not None and not hasattr(request, "group_id"):
-        raise ValueError(f"{rule.api.name} requests name no group, so group={rule.group!r} can never match")
-    if rule.topic is None:
+        raise ValueError(f"{name} requests name no group, so group={rule.group!r} can never match")
+    if rule.kind == THROTTLE and not hasattr(rule.api.response(), "throttle_time_ms"):
+        raise ValueError(f"{name} responses have no throttle time")
+    if rule.topic is None and rule.partition is None:
         return
-    if rule.api.name in WITHOUT_TOPICS:
-        raise ValueError(
-            f"{rule.api.name} requests name their topics only once per session; use client_id instead of topic"
-        )
-    if not any(hasattr(request, name) for name in TOPIC_LISTS):
-        raise ValueError(f"{rule.api.name} requests name no topic, so topic={rule.topic!r} can never match")
+    if name in WITHOUT_TOPICS:
+        raise ValueError(f"{name} requests name their topics only once per session; use client_id instead of topic")
+    topics = next((of_topics for of_topics in TOPIC_LISTS if hasattr(request, of_topics)), None)
+    if topics is None:
+        raise ValueError(f"{name} requests name no topic, so topic={rule.topic!r} can never match")
+    if rule.partition is not None and not _names_partitions(rule, topics):
+        raise ValueError(f"{name} requests name no partition, so partition={rule.partition} can never match")
+
+
+def _names_partitions(rule: FaultRule, topics: str) -> bool:
+    """Whether each topic in the request has a list of partitions."""
+    row = rule.api.request.__annotations__[topics]
+    [of_list] = [each for each in (row, *get_args(row)) if get_origin(each) is list]
+    [of_topic] = get_args(of_list)
+    return not set(PARTITION_LISTS).isdisjoint(getattr(of_topic, "__annotations__", ()))
 
 
 def meant(wrong: object, known: Iterable[str]) -> str:

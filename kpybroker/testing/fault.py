@@ -11,7 +11,10 @@ from kpybroker.testing.node import ClusterNode
 
 HIT_TIMEOUT_S = 10.0
 LOOK_EVERY_S = 0.01
-KINDS = ("error", "delay_s", "no_reply", "disconnect", "lost_reply")
+KINDS = (
+    "error", "delay_s", "throttle_s", "no_reply", "disconnect", "lost_reply", "truncated_reply", "corrupt_reply",
+)  # fmt: skip
+_TIMES = {"delay_s": "delay", "throttle_s": "throttle"}
 
 
 class FaultArguments(TypedDict, total=False):
@@ -19,10 +22,14 @@ class FaultArguments(TypedDict, total=False):
 
     error: str
     delay_s: float
+    throttle_s: float
     no_reply: bool
     disconnect: bool
     lost_reply: bool
+    truncated_reply: bool
+    corrupt_reply: bool
     topic: str
+    partition: int
     group: str
     client_id: str
     skip: int
@@ -88,10 +95,10 @@ def _command(api: str, what: FaultArguments) -> dict[str, object]:
     (kind,) = kinds
     command: dict[str, object] = {"do": "fault", "api": api, "kind": kind}
     for name, value in fields.items():
-        if name == "delay_s":
-            command |= {"kind": "delay", "delay_ms": round(what["delay_s"] * 1000)}
+        if name in _TIMES:
+            command |= {"kind": _TIMES[name], "delay_ms": round(float(str(value)) * 1000)}
         elif name == "probability":
             command[name] = float(what["probability"])
-        elif name not in ("no_reply", "disconnect", "lost_reply"):
+        elif name == "error" or name not in KINDS:
             command[name] = value
     return command

@@ -114,6 +114,56 @@ def test_a_lost_reply_makes_a_duplicate_unless_the_producer_is_idempotent(
     assert values(broker, topic) == [b"x"] * (1 if is_idempotent else 2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("api", ["Produce", "ApiVersions"])
+def test_a_reply_that_is_cut_off(api: str, broker: Broker, topic: str) -> None:
+    """The client sends the request again on another connection."""
+    with broker.fault(api, truncated_reply=True, times=1) as fault:
+        assert produced(broker, topic, **{"enable.idempotence": True})[0] is None
+        assert fault.hits == 1
+    assert values(broker, topic) == [b"x"]
+
+
+def test_a_reply_that_cannot_be_read(broker: Broker, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    with broker.fault("Metadata", corrupt_reply=True) as fault, pytest.raises(KafkaException):
+        admin.list_topics(timeout=2)
+    assert fault.hits > 0
+    assert topic in admin.list_topics(timeout=PATIENCE_S).topics
+
+
+def test_an_acknowledgement_that_cannot_be_read(broker: Broker, topic: str) -> None:
+    """librdkafka reports an error although the record is written."""
+    with broker.fault("Produce", corrupt_reply=True, times=1):
+        assert produced(broker, topic)[0] in ("_UNDERFLOW", "_BAD_MSG")
+    assert values(broker, topic) == [b"x"]
+
+
+def test_a_reply_that_throttles(broker: Broker, topic: str) -> None:
+    throttled: list[float] = []
+    settings: Any = {"throttle_cb": lambda event: throttled.append(event.throttle_time)}
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **QUIET, **settings})
+    with broker.fault("Produce", throttle_s=0.3, times=1):
+        producer.produce(topic, "x")
+        assert producer.flush(PATIENCE_S) == 0
+        producer.produce(topic, "y")
+        assert producer.flush(PATIENCE_S) == 0
+    assert throttled[:1] == [0.3]
+
+
+def test_only_the_named_partition_is_affected(broker: Broker) -> None:
+    topic = broker.topic("two", partitions=2)
+    with broker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED", topic=topic, partition=1) as fault:
+        for partition in (0, 1):
+            errors: list[Any] = []
+            producer = Producer({"bootstrap.servers": broker.bootstrap, **QUIET})
+            producer.produce(topic, "x", partition=partition, on_delivery=lambda error, _, to=errors: to.append(error))
+            assert producer.flush(PATIENCE_S) == 0
+            assert [error is not None for error in errors] == [partition == 1]
+        assert fault.hits == 1
+    assert [record.partition for record in broker.records(topic)] == [0]
+
+
 def test_a_commit_that_fails(broker: Broker, topic: str) -> None:
     group = broker.group()
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0})
@@ -180,7 +230,7 @@ def test_a_fault_that_is_not_hit_fails_the_test(broker: Broker) -> None:
     [
         ("Produkt", {"disconnect": True}, "no client sends 'Produkt' requests; did you mean Produce"),
         ("Vote", {"disconnect": True}, "no client sends 'Vote' requests"),
-        ("Produce", {}, "give exactly one of error, delay_s, no_reply, disconnect and lost_reply, not none"),
+        ("Produce", {}, "lost_reply, truncated_reply and corrupt_reply, not none"),
         ("Produce", {"delay_s": 1, "no_reply": True}, "not delay_s and no_reply"),
         ("Produce", {"error": "NOT_LEADER"}, "Kafka has no error 'NOT_LEADER'; did you mean NOT_LEADER_OR_FOLLOWER"),
         ("Produce", {"error": "NONE"}, "Kafka has no error 'NONE'"),
@@ -193,7 +243,14 @@ def test_a_fault_that_is_not_hit_fails_the_test(broker: Broker) -> None:
         ("Produce", {"disconnect": True, "probability": 0}, "probability=0: must be above 0"),
         ("Produce", {"disconnect": True, "probability": float("nan")}, "probability=nan: must be above 0"),
         ("Produce", {"delay_s": -1}, "delay_ms=-1000: must be from 0 to 3600000"),
-        ("Produce", {"disconnect": True, "partition": 1}, "a fault has no 'partition'"),
+        ("Produce", {"disconnect": True, "parttion": 1}, "a fault has no 'parttion'; did you mean partition"),
+        ("Produce", {"disconnect": True, "partition": -1}, "partition=-1: must be from 0"),
+        ("Produce", {"disconnect": True, "partition": "1"}, "partition='1' is not of type int"),
+        ("Metadata", {"disconnect": True, "partition": 1}, "Metadata requests name no partition"),
+        ("JoinGroup", {"disconnect": True, "partition": 1}, "JoinGroup requests name no"),
+        ("Fetch", {"disconnect": True, "partition": 1}, "use client_id instead of topic"),
+        ("Produce", {"throttle_s": -1}, "delay_ms=-1000: must be from 0"),
+        ("SaslHandshake", {"throttle_s": 1}, "SaslHandshake responses have no throttle time"),
     ],
 )
 def test_a_fault_that_can_never_match_is_refused(api: str, what: dict[str, Any], told: str, broker: Broker) -> None:

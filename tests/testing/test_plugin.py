@@ -153,7 +153,11 @@ def test_a_marker_and_an_ini_option_set_what_a_fresh_broker_is_like(tmp_path: Pa
 @pytest.mark.parametrize(
     ("marker", "fixture", "told"),
     [
-        ("broker=3", "kpybroker_fresh", "takes settings, brokers, secure and in_thread: got an unexpected keyword argument"),
+        (
+            "broker=3",
+            "kpybroker_fresh",
+            "settings, brokers, secure and in_thread: got an unexpected keyword argument",
+        ),
         ("{'num.partitions': 3}", "kpybroker_fresh", "name the arguments of @pytest.mark.kpybroker"),
         ("brokers=3", "kpybroker", "@pytest.mark.kpybroker needs the fixture kpybroker_fresh"),
     ],

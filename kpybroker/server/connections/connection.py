@@ -414,6 +414,13 @@ class Connection(Accepted):
         """The last queued reply that has not been sent yet; None if there is none."""
         return self._replies[-1] if self._replies else None
 
+    def replace_last(self, buffers: Sequence[Any]) -> None:
+        """Send other bytes instead of the last queued reply, which is already encoded."""
+        last = self._replies[-1]
+        assert not isinstance(last, Reply), "a reply that is not encoded yet is changed when it is"
+        self._owed_bytes += sum(map(len, buffers)) - sum(map(len, last))
+        self._replies[-1] = buffers
+
     def look(self, now: float) -> Activity:
         """Measure the traffic, and return buffers that have been sent or are unused. Called once a second."""
         self._give_back()

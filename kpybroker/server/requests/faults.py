@@ -22,26 +22,38 @@ from kpybroker.server.connections.muting import Pauses
 from kpybroker.server.connections.port import Dispatch, Encode
 from kpybroker.server.requests.node_requests import is_of_a_node
 from kpybroker.wire import api as api_table
-from kpybroker.wire.codec.codec import parser_at_once
+from kpybroker.wire.codec.codec import parse, parser_at_once
 from kpybroker.wire.codec.primitives import ManyElements
-from kpybroker.wire.frame import parse_request_header
+from kpybroker.wire.frame import encode_response, parse_request_header, parse_response_header
 
 FAULTS_MAX = 1000
 LOST_MAX = 1000
-"""When this many replies are to be lost, or this many connections hang, those of closed connections are removed."""
+"""When this many replies are to be changed or lost, or this many connections hang, those of closed connections are
+removed."""
 _KEY = Struct(">h").unpack_from
+HEAD_BYTES = 8
+"""The size and the correlation id of a reply."""
 TOPIC_LISTS = ("topics", "topic_data")
 """The names of the lists of topics in requests."""
 WITHOUT_TOPICS = ("Fetch", "ShareFetch", "ShareAcknowledge")
 """APIs with sessions: a request need not contain all topics that it applies to."""
 
+PARTITION_LISTS = ("partitions", "partition_data", "partition_indexes")
+"""The names of the lists of partitions in a topic of a request."""
+PARTITION_FIELDS = ("index", "partition_index", "partition")
+"""The names of a partition's index in such a list."""
+
 ERROR, DELAY, NO_REPLY, DISCONNECT, LOST_REPLY = "error", "delay", "no_reply", "disconnect", "lost_reply"
+TRUNCATED_REPLY, CORRUPT_REPLY, THROTTLE = "truncated_reply", "corrupt_reply", "throttle"
 KINDS = {
     ERROR: "the request is not processed and gets an error code",
     DELAY: "the request is processed, and its reply is sent later",
     NO_REPLY: "the request is not processed and gets no reply; its connection hangs until the fault is removed",
     DISCONNECT: "the request is not processed, and its connection is closed",
     LOST_REPLY: "the request is processed, and its connection is closed instead of sending the reply",
+    TRUNCATED_REPLY: "the request is processed, and its connection is closed after the first half of the reply",
+    CORRUPT_REPLY: "the request is processed, and all bits of its reply after the correlation id are inverted",
+    THROTTLE: "the request is processed, and its reply has a throttle time, for which its connection is muted",
 }
 """The kinds of faults, with their effects on a request."""
 
@@ -56,6 +68,7 @@ class FaultRule(NamedTuple):
     client_id: str | None = None
     group: str | None = None
     topic: str | None = None
+    partition: int | None = None
     skip: int = 0
     """The number of matching requests that pass first."""
     times: int | None = None
@@ -98,7 +111,8 @@ class Faults:
         self._numbers = itertools.count(1)
         self._faults: dict[int, Fault] = {}
         self._by_api: dict[int, list[Fault]] = {}
-        self._lost: dict[Reply, Connection] = {}
+        self._changed: dict[Reply, tuple[Fault, Connection]] = {}
+        """The replies that are changed, or lost, when they are encoded."""
         self._hanging: dict[int, list[Connection]] = {}
         self._inner: tuple[Dispatch, Encode]
         """The wrapped functions."""
@@ -172,12 +186,15 @@ class Faults:
             return False
         if rule.group is not None and rule.group != request.group_id:
             return False
-        return rule.topic is None or rule.topic in self._topics_in(request)
-
-    def _topics_in(self, request: Any) -> set[str | None]:
+        if rule.topic is None and rule.partition is None:
+            return True
         rows = next(getattr(request, name) for name in TOPIC_LISTS if hasattr(request, name)) or ()
         names = self._broker.metadata.image.names
-        return {_name_of(row) or names.get(bytes(getattr(row, "topic_id", b""))) for row in rows}
+        return any(
+            (rule.topic is None or rule.topic == (_name_of(row) or names.get(bytes(getattr(row, "topic_id", b"")))))
+            and (rule.partition is None or rule.partition in _partitions_of(row))
+            for row in rows
+        )
 
     def _apply(self, fault: Fault, connection: Connection, frame: memoryview, request: Any, reply: Reply) -> None:
         dispatch, _ = self._inner
@@ -201,23 +218,64 @@ class Faults:
         elif rule.kind == DISCONNECT:
             connection.drop("a test's fault")
         else:
-            before = connection.last_reply
-            dispatch(connection, frame)
-            after = connection.last_reply
-            if isinstance(after, Reply) and after is not before:
-                if len(self._lost) >= LOST_MAX:  # those of closed connections are never encoded
-                    self._lost = {each: its for each, its in self._lost.items() if not its.is_closing}
-                self._lost[after] = connection
-            else:
-                connection.drop("a test's fault loses the reply")
+            self._dispatch_and_change(fault, connection, frame, reply.address)
+
+    def _dispatch_and_change(self, fault: Fault, connection: Connection, frame: memoryview, address: Any) -> None:
+        dispatch, _ = self._inner
+        before = connection.last_reply
+        dispatch(connection, frame)
+        after = connection.last_reply
+        if after is None or after is before:  # a Produce with acks=0 has no reply
+            return
+        if isinstance(after, Reply):
+            if len(self._changed) >= LOST_MAX:  # those of closed connections are never encoded
+                self._changed = {each: its for each, its in self._changed.items() if not its[1].is_closing}
+            self._changed[after] = fault, connection
+        else:
+            connection.replace_last(self._change(fault, connection, after, address))
+        if fault.rule.kind == THROTTLE:
+            fault.pauses.begin(connection).start(fault.rule.delay_ms)
 
     def _encode(self, reply: Reply) -> Sequence[Any]:
         _, encode = self._inner
-        connection = self._lost.pop(reply, None)
-        if connection is None:
-            return encode(reply)
+        affected = self._changed.pop(reply, None)
+        buffers = encode(reply)
+        return buffers if affected is None else self._change(*affected, buffers, reply.address)
+
+    def _change(
+        self, fault: Fault, connection: Connection, buffers: Sequence[Any], address: tuple[api_table.Api, int, int]
+    ) -> Sequence[Any]:
+        """What is sent in place of an encoded reply."""
+        kind, encoded = fault.rule.kind, b"".join(buffers)
+        if kind == THROTTLE:
+            return _throttled(encoded, address, fault.rule.delay_ms)
+        if kind == CORRUPT_REPLY:
+            return [encoded[:HEAD_BYTES] + bytes(byte ^ 0xFF for byte in encoded[HEAD_BYTES:])]
+        if kind == TRUNCATED_REPLY:
+            asyncio.get_running_loop().call_soon(connection.close)
+            return [encoded[: len(encoded) // 2]]
         asyncio.get_running_loop().call_soon(connection.drop, "a test's fault loses the reply")
         return ()
+
+
+def _throttled(encoded: bytes, address: tuple[api_table.Api, int, int], throttle_ms: int) -> Sequence[Any]:
+    """The same reply with a throttle time, if this version of the response has one."""
+    api, version, correlation_id = address
+    frame = memoryview(encoded)[4:]
+    _, body_at = parse_response_header(frame, api, version)
+    response = parse(api.response, version, frame, body_at)
+    response.throttle_time_ms = throttle_ms
+    return encode_response(correlation_id, api, version, response)
+
+
+def _partitions_of(row: Any) -> set[int]:
+    """The partitions of a topic in a request."""
+    entries = next((getattr(row, name) for name in PARTITION_LISTS if hasattr(row, name)), None) or ()
+    return {each if isinstance(each, int) else _index_of(each) for each in entries}
+
+
+def _index_of(entry: Any) -> int:
+    return next(int(getattr(entry, name)) for name in PARTITION_FIELDS if hasattr(entry, name))
 
 
 def _name_of(row: Any) -> str | None:
