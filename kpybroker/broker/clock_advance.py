@@ -28,6 +28,12 @@ async def advance(broker: Broker, by_ms: int) -> None:
                 await asyncio.sleep(LOOK_EVERY_S)
 
 
+async def compact(broker: Broker, topic: str) -> None:
+    """Compact the logs of a topic, with their active segments, however few dirty bytes they have."""
+    storage = broker.storage
+    await storage.cleaner.clean_now([log for (name, _), log in storage.log_dirs.logs.items() if name == topic])
+
+
 async def retain_and_clean(broker: Broker) -> None:
     """Apply retention to all partitions, and clean the logs that need it."""
     storage = broker.storage

@@ -3,6 +3,10 @@
 - `{"do": "fault", "api": "Produce", "kind": "error", "error": "NOT_LEADER_OR_FOLLOWER", ...}` injects a fault, with the
   fields of `FaultRule`, and returns its number. `{"do": "hits", "fault": 1}` returns how many requests it has affected;
   `{"do": "heal", "fault": 1}` also removes it.
+- `{"do": "disk fault", "kind": "slow", "delay_ms": 50, "topic": "orders", "partition": 0}` does the same with the disk,
+  and `disk hits` and `disk heal` belong to it.
+- `{"do": "cut", "ports": [9093]}` cuts this broker off from these ports, and from no others.
+- `{"do": "compact", "topic": "orders"}` compacts the logs of a topic.
 - `{"do": "advance", "ms": 5000}` advances the clock. The response has `next_ms`, the time until something expires, or
   null. `{"do": "retain and clean"}` applies retention and cleans logs.
 
@@ -15,9 +19,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from kpybroker.broker.clock_advance import advance, retain_and_clean
+from kpybroker.broker.clock_advance import advance, compact, retain_and_clean
 from kpybroker.cli import fault_commands
 from kpybroker.server.server import Server
+from kpybroker.world.faulty import FaultyWorld
 
 ADVANCE_MS_MAX = 100 * 366 * 86_400_000
 """The most that one command advances the clock: a century."""
@@ -50,6 +55,41 @@ async def _heal(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
     return {"hits": fault_commands.with_number(command, server.faults.remove)}
 
 
+async def _disk_fault(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
+    return {"fault": _world(server).disk.add(fault_commands.disk_rule_of(command))}
+
+
+async def _disk_hits(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
+    return {"hits": fault_commands.with_number(command, _world(server).disk.hits)}
+
+
+async def _disk_heal(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
+    return {"hits": fault_commands.with_number(command, _world(server).disk.remove)}
+
+
+async def _cut(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
+    ports = command.get("ports")
+    if not isinstance(ports, list) or any(type(port) is not int for port in ports):
+        raise TypeError(f"ports={ports!r} is no list of port numbers")
+    _world(server).network.cut(ports)
+    return {}
+
+
+async def _compact(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
+    topic = command.get("topic")
+    known = server.broker.metadata.image.topics
+    if not isinstance(topic, str) or topic not in known:
+        raise ValueError(f"there is no topic {topic!r}{fault_commands.meant(topic, known)}")
+    await compact(server.broker, topic)
+    return {}
+
+
+def _world(server: Server) -> FaultyWorld:
+    world = server.broker.world
+    assert isinstance(world, FaultyWorld), "a broker that takes commands has such a World"
+    return world
+
+
 async def _advance(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
     by_ms = command.get("ms")
     if type(by_ms) is not int or not 0 <= by_ms <= ADVANCE_MS_MAX:
@@ -67,6 +107,11 @@ COMMANDS: Mapping[str, Callable[[Server, Mapping[str, Any]], Awaitable[dict[str,
     "fault": _fault,
     "hits": _hits,
     "heal": _heal,
+    "disk fault": _disk_fault,
+    "disk hits": _disk_hits,
+    "disk heal": _disk_heal,
+    "cut": _cut,
+    "compact": _compact,
     "advance": _advance,
     "retain and clean": _retain_and_clean,
 }

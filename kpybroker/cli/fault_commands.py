@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args, get_origin
 
@@ -18,6 +19,8 @@ from kpybroker.server.requests.faults import (
     FaultRule,
 )
 from kpybroker.wire.api import API, Audience, by_name
+from kpybroker.world.faulty_disk import KINDS as DISK_KINDS
+from kpybroker.world.faulty_disk import SLOW, DiskFaultRule
 
 DELAY_MS_MAX = 3_600_000
 COUNT_MAX = 2**31 - 1
@@ -64,6 +67,27 @@ def rule_of(given: Mapping[str, Any]) -> FaultRule:
     _check_numbers(rule)
     _check_scope(rule)
     return rule
+
+
+def disk_rule_of(given: Mapping[str, Any]) -> DiskFaultRule:
+    """The rule of a disk fault with these fields. Raises ValueError, TypeError."""
+    fields = dict(given)
+    kind, delay_ms = fields.pop("kind", None), fields.pop("delay_ms", 0)
+    topic, partition = fields.pop("topic", None), fields.pop("partition", None)
+    if kind not in DISK_KINDS:
+        raise ValueError(f"there is no disk fault {kind!r}{meant(kind, DISK_KINDS)}")
+    if fields:
+        raise ValueError(f"a disk fault has no {next(iter(fields))!r}")
+    if type(delay_ms) is not int or not 0 <= delay_ms <= DELAY_MS_MAX:
+        raise ValueError(f"delay_ms={delay_ms!r}: must be from 0 to {DELAY_MS_MAX}")
+    if (delay_ms > 0) != (kind == SLOW):
+        raise ValueError("a slow disk needs a time" if kind == SLOW else f"a disk that is {kind} has no delay")
+    if partition is not None and topic is None:
+        raise ValueError(f"partition={partition!r} needs a topic")
+    if topic is None:
+        return DiskFaultRule(kind, delay_s=delay_ms / 1000)
+    which = r"\d+" if partition is None else str(int(partition))
+    return DiskFaultRule(kind, re.compile(rf"/{re.escape(topic)}-{which}/"), delay_ms / 1000)
 
 
 def _code_of(error: str | None) -> ErrorCode:

@@ -390,6 +390,10 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
     stopped = asyncio.ensure_future(stop.wished.wait())
     # the data of a test need not survive a loss of power
     world = real_world(lifetime.clock_ahead_ms, syncs=not lifetime.takes_commands)
+    if lifetime.takes_commands:
+        from kpybroker.world.faulty import FaultyWorld
+
+        world = FaultyWorld(world)
     starting = asyncio.ensure_future(Node.start(world, config))
     await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():

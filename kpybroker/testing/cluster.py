@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,8 +20,9 @@ from typing import ClassVar, Self, Unpack
 from kpybroker.cli.local_cluster import BROKERS_MAX, DEV_DEFAULTS, LocalClusterOptions, LocalNode, Ports, plan
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
+from kpybroker.testing import damage, operations, weather
 from kpybroker.testing.clock import Clock
-from kpybroker.testing.fault import Fault, FaultArguments
+from kpybroker.testing.fault import DiskFaultArguments, Fault, FaultArguments, disk_fault, request_fault
 from kpybroker.testing.kafka import Kafka, as_setting
 from kpybroker.testing.node import BrokerStartError, ClusterNode, ReadyFacts
 from kpybroker.testing.output import BrokerOutput
@@ -28,6 +30,7 @@ from kpybroker.testing.remover import remover
 from kpybroker.testing.snapshot import Snapshot, put_back, take
 from kpybroker.testing.spares import SPARES
 
+_PORT = re.compile(r":(\d+)")
 DATA_DIR_SETTINGS = ("log.dir", "log.dirs")
 
 
@@ -68,6 +71,10 @@ class Cluster(Kafka):
         self._directory: Path | None = None
         self._nodes: dict[int, ClusterNode] = {}
         self._ready: dict[int, ReadyFacts] = {}
+        self._ports_of: dict[int, list[int]] = {}
+        """The ports of each broker's listeners."""
+        self._cuts: list[set[tuple[int, int]]] = []
+        """The pairs of brokers that are cut off from each other, by `with` block."""
         self.clock = Clock(lambda: list(self._nodes.values()))
         """The clock of the brokers, which `clock.advance` moves forward."""
         self._ports = Ports()
@@ -95,6 +102,11 @@ class Cluster(Kafka):
         if not self._ready:
             raise RuntimeError(f"this {type(self).__name__} has not been started; use it in a `with` statement")
         return ",".join(self._ready[node].bootstrap for node in sorted(self._ready))
+
+    def bootstrap_of(self, node: int) -> str:
+        """`host:port` of one broker. Raises RuntimeError before the first start."""
+        self._node(node)
+        return self._ready[node].bootstrap
 
     @property
     def client_properties(self) -> Path | None:
@@ -166,6 +178,8 @@ class Cluster(Kafka):
             node.start(self.clock.ahead_ms)
         for node in nodes:
             self._ready[node.node_id] = node.wait_until_ready()
+        if self._cuts:
+            self._apply_cuts()
 
     def stop(self, node: int | None = None) -> None:
         """Stop a broker, or all, as SIGTERM does; a broker hands over what it leads first. Data and port are kept."""
@@ -240,7 +254,117 @@ class Cluster(Kafka):
         `topic`, `group`, `client_id`, `skip` (the number that pass first), `times` (the number that are affected after
         that), `probability`. Requests of brokers are not affected. Raises ValueError for a fault that can never match.
         """
-        fault = Fault(self._chosen(node), api, what)
+        with self._healing(Fault(self._chosen(node), api, request_fault(api, what))) as fault:
+            yield fault
+
+    @contextlib.contextmanager
+    def disk_fault(self, *, node: int | None = None, **what: Unpack[DiskFaultArguments]) -> Iterator[Fault]:
+        """Disturb the disk of one broker, or of all, within a `with` block.
+
+        Exactly one of these arguments sets the effect: `full` (writes fail), `broken` (reads, writes and syncs fail),
+        `slow_s` (each write and each sync takes that much longer), `stuck` (syncs do not end before the block does).
+        `topic` and `partition` select the files. Raises ValueError for contradictory arguments.
+        """
+        with self._healing(Fault(self._chosen(node), "the disk", disk_fault(what), "disk ")) as fault:
+            yield fault
+
+    @contextlib.contextmanager
+    def cut(self, one: int, other: int) -> Iterator[None]:
+        """Cut two brokers off from each other within a `with` block. Clients reach both."""
+        if one == other:
+            raise ValueError(f"broker {one} cannot be cut off from itself")
+        pairs = {(self._node(one).node_id, self._node(other).node_id)}
+        with self._cut_off(pairs):
+            yield
+
+    @contextlib.contextmanager
+    def isolate(self, node: int) -> Iterator[None]:
+        """Cut a broker off from all others within a `with` block. Clients reach all of them."""
+        pairs = {(self._node(node).node_id, other) for other in self.nodes if other != node}
+        if not pairs:
+            raise ValueError("this Broker has no other brokers to cut it off from")
+        with self._cut_off(pairs):
+            yield
+
+    @contextlib.contextmanager
+    def _cut_off(self, pairs: set[tuple[int, int]]) -> Iterator[None]:
+        self._cuts.append(pairs)
+        try:
+            self._apply_cuts()
+            yield
+        finally:
+            self._cuts.remove(pairs)
+            self._apply_cuts()
+
+    def _apply_cuts(self) -> None:
+        """Tell every running broker the ports that it cannot reach."""
+        cut = {pair for pairs in self._cuts for pair in pairs}
+        for node in self._running_nodes():
+            others = {other for pair in cut if node.node_id in pair for other in pair} - {node.node_id}
+            node.command({"do": "cut", "ports": [port for other in others for port in self._ports_of[other]]})
+
+    @contextlib.contextmanager
+    def lose_controller(self) -> Iterator[int]:
+        """Kill the active controller, wait until another broker is the controller, and start it again after the `with`
+        block. Yields its id. Raises ValueError if no majority of the controllers would remain."""
+        if self._count < 3:
+            raise ValueError(f"{self._count} brokers have one controller; three brokers can lose one")
+        lost = self.controller
+        self.kill(lost)
+        try:
+            self._run(operations.controller)  # waits until there is another one
+            yield lost
+        finally:
+            self.start(lost)
+
+    def compact(self, topic: str) -> None:
+        """Compact a topic on all brokers now, with its active segments. `min.compaction.lag.ms` still counts."""
+        for node in self._running_nodes():
+            node.command({"do": "compact", "topic": topic})
+
+    def apply_retention(self) -> None:
+        """Delete the records of all topics that are too old or exceed the size limit, now."""
+        for node in self._running_nodes():
+            node.command({"do": "retain and clean"})
+
+    def _running_nodes(self) -> list[ClusterNode]:
+        return [node for node in self._chosen(None) if node.is_running]
+
+    def tear_tail(self, topic: str, partition: int, size_bytes: int, *, node: int = 1) -> None:
+        """Cut bytes off the end of a partition's last segment, as a loss of power may do. The broker must be stopped.
+
+        Raises RuntimeError while it runs; ValueError if it has no replica of the partition, or too few bytes.
+        """
+        damage.tear_tail(damage.segment_of(self._data_at_rest(node), topic, partition), size_bytes)
+
+    def flip_bit(self, topic: str, partition: int, *, node: int = 1) -> None:
+        """Invert a bit in the first record of a partition's last segment. The broker must be stopped.
+
+        Raises as `tear_tail` does.
+        """
+        damage.flip_bit(damage.segment_of(self._data_at_rest(node), topic, partition))
+
+    def lose_data(self, node: int) -> None:
+        """Remove all data of a broker, as if its disk had been replaced. The broker must be stopped, and others must
+        have its replicas and its votes. Raises RuntimeError while it runs."""
+        shutil.rmtree(self._data_at_rest(node))
+
+    def _data_at_rest(self, node: int) -> Path:
+        if self._node(node).is_running:
+            raise RuntimeError(f"broker {node} runs; call stop({node}) or kill({node}) before its data is damaged")
+        return self.data_of(node)
+
+    @contextlib.contextmanager
+    def weather(self, name: str) -> Iterator[None]:
+        """Common disturbances within a `with` block: "flaky_network", "slow_disk" or "rolling_restart".
+
+        Raises ValueError for another name.
+        """
+        with weather.weather(self, name):
+            yield
+
+    @contextlib.contextmanager
+    def _healing(self, fault: Fault) -> Iterator[Fault]:
         try:
             yield fault
         finally:
@@ -320,6 +444,7 @@ class Cluster(Kafka):
         for node in nodes:
             assert node.config, "invalid settings are refused here"
             node.write()
+            self._ports_of[node.node_id] = [int(port) for port in _PORT.findall(node.properties["listeners"])]
         return nodes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from kpybroker.testing.node import ClusterNode
@@ -14,6 +14,7 @@ LOOK_EVERY_S = 0.01
 KINDS = (
     "error", "delay_s", "throttle_s", "no_reply", "disconnect", "lost_reply", "truncated_reply", "corrupt_reply",
 )  # fmt: skip
+DISK_KINDS = ("full", "broken", "slow_s", "stuck")
 _TIMES = {"delay_s": "delay", "throttle_s": "throttle"}
 
 
@@ -40,10 +41,13 @@ class FaultArguments(TypedDict, total=False):
 class Fault:
     """An injected fault. After its end, it still has its count."""
 
-    def __init__(self, nodes: Sequence[ClusterNode], api: str, what: FaultArguments) -> None:
-        """Inject the fault at these nodes. Raises ValueError for a fault that can never match."""
-        self._api = api
-        command = _command(api, what)
+    def __init__(self, nodes: Sequence[ClusterNode], of: str, command: Mapping[str, object], where: str = "") -> None:
+        """Inject the fault at these nodes. `of`: what it affects; `where`: the prefix of the commands about it.
+
+        Raises ValueError for a fault that can never match.
+        """
+        self._of = of
+        self._where = where
         self._numbers: dict[ClusterNode, int] = {}
         self._incarnations: dict[ClusterNode, object] = {}
         self._hits = 0
@@ -55,13 +59,13 @@ class Fault:
             undo.pop_all()
 
     def __repr__(self) -> str:
-        return f"<fault of {self._api}, {self._hits} hits so far>"
+        return f"<fault of {self._of}, {self._hits} hits so far>"
 
     @property
     def hits(self) -> int:
         """The number of requests that the fault has affected, except at brokers that have ended since."""
-        numbers = ((node, number) for node, number in self._numbers.items() if self._lasts_at(node))
-        return self._hits + sum(int(node.command({"do": "hits", "fault": at})["hits"]) for node, at in numbers)
+        lasting = ((node, number) for node, number in self._numbers.items() if self._lasts_at(node))
+        return self._hits + sum(self._ask("hits", node, number) for node, number in lasting)
 
     def wait_hit(self, count: int = 1, timeout_s: float = HIT_TIMEOUT_S) -> None:
         """Wait until the fault has affected `count` requests. Raises AssertionError after `timeout_s`."""
@@ -69,7 +73,7 @@ class Fault:
         while (hits := self.hits) < count:
             if time.monotonic() > deadline:
                 raise AssertionError(
-                    f"the fault of {self._api} was hit {hits} times within {timeout_s:g} s, not {count}"
+                    f"the fault of {self._of} was hit {hits} times within {timeout_s:g} s, not {count}"
                 )
             time.sleep(LOOK_EVERY_S)
 
@@ -78,14 +82,18 @@ class Fault:
         numbers, self._numbers = self._numbers, {}
         for node, number in numbers.items():
             if self._lasts_at(node):
-                self._hits += node.command({"do": "heal", "fault": number})["hits"]
+                self._hits += self._ask("heal", node, number)
+
+    def _ask(self, do: str, node: ClusterNode, number: int) -> int:
+        return int(node.command({"do": self._where + do, "fault": number})["hits"])
 
     def _lasts_at(self, node: ClusterNode) -> bool:
         """Whether the run of the node that has the fault still lasts."""
         return node.is_running and node.incarnation == self._incarnations.get(node)
 
 
-def _command(api: str, what: FaultArguments) -> dict[str, object]:
+def request_fault(api: str, what: FaultArguments) -> dict[str, object]:
+    """The command for a fault in requests. Raises ValueError unless there is exactly one effect."""
     fields: dict[str, object] = {name: value for name, value in what.items() if value is not None}
     kinds = [kind for kind in KINDS if fields.get(kind) not in (None, False)]
     if len(kinds) != 1:
@@ -102,3 +110,26 @@ def _command(api: str, what: FaultArguments) -> dict[str, object]:
         elif name == "error" or name not in KINDS:
             command[name] = value
     return command
+
+
+class DiskFaultArguments(TypedDict, total=False):
+    """The arguments of `Cluster.disk_fault`, which explains them."""
+
+    full: bool
+    broken: bool
+    slow_s: float
+    stuck: bool
+    topic: str
+    partition: int
+
+
+def disk_fault(what: DiskFaultArguments) -> dict[str, object]:
+    """The command for a fault of a disk. Raises ValueError unless there is exactly one effect."""
+    kinds = [kind for kind in DISK_KINDS if what.get(kind) not in (None, False)]
+    if len(kinds) != 1:
+        told = " and ".join(kinds) or "none"
+        raise ValueError(f"give exactly one of {', '.join(DISK_KINDS[:-1])} and {DISK_KINDS[-1]}, not {told}")
+    command: dict[str, object] = {"do": "disk fault", "kind": kinds[0].removesuffix("_s")}
+    if "slow_s" in what:
+        command["delay_ms"] = round(what["slow_s"] * 1000)
+    return command | {name: value for name, value in what.items() if name not in DISK_KINDS and value is not None}

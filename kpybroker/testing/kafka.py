@@ -197,6 +197,29 @@ class Kafka:
         which the first member or commit of any group creates."""
         self._run(lambda client: operations.move_coordinator(client, group, to))
 
+    @property
+    def controller(self) -> int:
+        """The id of the active controller."""
+        return self._run(operations.controller)
+
+    def in_sync(self, topic: str, partition: int = 0) -> list[int]:
+        """The brokers whose replicas of a partition are in sync (its ISR), in order."""
+        return self._run(lambda client: operations.in_sync(client, topic, partition))
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Delete the records of each partition before an offset, so that consumers that are behind it are out of
+        range."""
+        self._run(lambda client: operations.delete_records(client, topic, before))
+
+    def remove_members(self, group: str) -> list[str]:
+        """Let all members leave a classic or a consumer group, as if their sessions had ended: they notice it with
+        their next heartbeat, and join again, which is a rebalance. Returns their ids."""
+        return self._run(lambda client: operations.remove_members(client, group))
+
+    def fence_producer(self, transactional_id: str) -> None:
+        """Begin another incarnation of a transactional producer: its transaction is aborted, and it is fenced."""
+        self._run(lambda client: operations.fence_producer(client, transactional_id))
+
     def reset(self) -> None:
         """Delete all groups and all topics but the internal ones. Raises KafkaError if a group has members."""
         self._run(operations.reset)

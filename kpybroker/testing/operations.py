@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kpybroker.cli import group_facts
+from kpybroker.cli import cluster_facts, group_facts, trimming
 from kpybroker.cli.consuming import TopicReader, find_ends
 from kpybroker.cli.json_lines import Outgoing
 from kpybroker.cli.producing import RecordSender, SendOptions
@@ -17,12 +18,24 @@ from kpybroker.errors import ErrorCode
 from kpybroker.metadata.hashing import partition_of
 from kpybroker.topics import OFFSETS_TOPIC
 from kpybroker.wire.records.batch import Headers
-from kpybroker.wire.rpc import alter_partition_reassignments, create_topics, delete_topics, elect_leaders, metadata
+from kpybroker.wire.rpc import (
+    alter_partition_reassignments,
+    consumer_group_heartbeat,
+    create_topics,
+    delete_topics,
+    elect_leaders,
+    find_coordinator,
+    init_producer_id,
+    leave_group,
+    metadata,
+)
 from kpybroker.world.real import real_world
 
 RECORDS_MAX = 100_000
 """The maximum number of records that one call returns, because they are held in memory."""
 
+LOOK_EVERY_S = 0.02
+CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
 PREFERRED = 0
 """The election type of ElectLeaders that makes the first replica the leader."""
 
@@ -187,3 +200,66 @@ async def reset(client: Client) -> None:
         for row in (await client.ask("DeleteTopics", request)).responses:
             if row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 check(row.error_code, row.error_message or row.name)
+
+
+async def controller(client: Client) -> int:
+    """The id of the active controller."""
+    return (await cluster_facts.quorum(client)).leader
+
+
+async def in_sync(client: Client, topic: str, partition: int) -> list[int]:
+    """The brokers whose replicas are in sync, in order."""
+    return sorted((await _partition(client, topic, partition)).isr_nodes)
+
+
+async def delete_records(client: Client, topic: str, before: Mapping[int, int]) -> None:
+    """Delete the records of partitions before these offsets."""
+    await trimming.delete(client, {(topic, partition): offset for partition, offset in before.items()})
+
+
+async def remove_members(client: Client, group: str) -> list[str]:
+    """Let all members leave a classic or a consumer group. Returns their ids."""
+    found = await group_facts.must_exist(client, group)
+    node = await _coordinator(client, group, of_group=True)
+    gone = []
+    for member in found.members:
+        left = leave_group.MemberIdentity(
+            member_id=member.member_id, group_instance_id=member.group_instance_id, reason="a test removes the member"
+        )
+        response = await client.ask("LeaveGroup", leave_group.Request(group_id=group, members=[left]), node=node)
+        code = response.error_code or next((each.error_code for each in response.members), 0)
+        if code == ErrorCode.UNKNOWN_MEMBER_ID:  # a member of the consumer protocol
+            request = consumer_group_heartbeat.Request(group_id=group, member_id=member.member_id, member_epoch=-1)
+            code = (await client.ask("ConsumerGroupHeartbeat", request, node=node)).error_code
+        if code != ErrorCode.UNKNOWN_MEMBER_ID:  # otherwise it has left in the meantime
+            check(code, f"member {member.member_id} of {group}")
+            gone.append(member.member_id)
+    return gone
+
+
+async def fence_producer(client: Client, transactional_id: str) -> None:
+    """Begin another incarnation of a transactional producer, which fences the current one and aborts its
+    transaction."""
+
+    async def attempt() -> None:
+        node = await _coordinator(client, transactional_id, of_group=False)
+        request = init_producer_id.Request(
+            transactional_id=transactional_id, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+        )
+        while (code := (await client.ask("InitProducerId", request, node=node)).error_code) == CONCURRENT:
+            await asyncio.sleep(LOOK_EVERY_S)  # the transaction that was open is being aborted
+        check(code, transactional_id)
+
+    await client.patiently(attempt)
+
+
+async def _coordinator(client: Client, key: str, *, of_group: bool) -> int:
+    async def attempt() -> int:
+        request = find_coordinator.Request(key_type=0 if of_group else 1, coordinator_keys=[key], key=key)
+        response = await client.ask("FindCoordinator", request)
+        row = response.coordinators[0] if response.coordinators else response
+        check(row.error_code, row.error_message)
+        await client.metadata()  # so that the client knows the address of each broker
+        return int(row.node_id)
+
+    return await client.patiently(attempt)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,6 +14,7 @@ from typing import NamedTuple
 from kpybroker.world import Buffer, Disk, PendingWrite
 from kpybroker.world.devices import Device
 
+FAULTS_MAX = 100
 FULL, BROKEN, SLOW, STUCK = "full", "broken", "slow", "stuck"
 KINDS = {
     FULL: "writes fail with ENOSPC",
@@ -26,8 +29,8 @@ class DiskFaultRule(NamedTuple):
     """The files that a fault affects, and its effect on them."""
 
     kind: str
-    path: str = ""
-    """A part of the path, such as the directory of a partition; "" matches every file."""
+    files: re.Pattern[str] | None = None
+    """What the paths of affected files contain; None: all files."""
     delay_s: float = 0.0
     """For SLOW."""
 
@@ -42,7 +45,7 @@ class DiskFault:
 
     def strikes(self, path: str) -> bool:
         """Whether it affects an operation on this file, which is counted."""
-        if self.rule.path not in path:
+        if self.rule.files is not None and self.rule.files.search(path) is None:
             return False
         self.hits += 1
         return True
@@ -76,30 +79,38 @@ class FaultyDisk:
         self._disk = disk
         self._paths: dict[int, str] = {}
         """The paths of open files."""
-        self._faults: list[DiskFault] = []
+        self._numbers = itertools.count(1)
+        self._faults: dict[int, DiskFault] = {}
         self._is_frozen = False
 
-    def add(self, rule: DiskFaultRule) -> DiskFault:
-        """Apply a fault from now on."""
-        fault = DiskFault(rule)
-        self._faults.append(fault)
-        return fault
+    def add(self, rule: DiskFaultRule) -> int:
+        """Apply a fault from now on, and return its number. Raises ValueError if there are FAULTS_MAX."""
+        if len(self._faults) >= FAULTS_MAX:
+            raise ValueError(f"the disk has {FAULTS_MAX} faults already; remove some")
+        number = next(self._numbers)
+        self._faults[number] = DiskFault(rule)
+        return number
 
-    def remove(self, fault: DiskFault) -> None:
-        """End a fault."""
-        self._faults.remove(fault)
+    def hits(self, number: int) -> int:
+        """The number of operations that a fault has affected. Raises KeyError."""
+        return self._faults[number].hits
+
+    def remove(self, number: int) -> int:
+        """End a fault. Returns the number of affected operations. Raises KeyError."""
+        fault = self._faults.pop(number)
         fault.remove()
+        return fault.hits
 
     def freeze(self) -> None:
         """Let no later call change the disk, and let all calls that would do so succeed, so that a broker that was
         killed in this process can end its tasks."""
         self._is_frozen = True
-        for fault in list(self._faults):
-            self.remove(fault)
+        for number in list(self._faults):
+            self.remove(number)
 
     def _check_write(self, path: str) -> None:
         """Raise OSError if a write fails, and wait if it is slow."""
-        for fault in self._faults:
+        for fault in self._faults.values():
             rule = fault.rule
             if rule.kind in (FULL, BROKEN, SLOW) and fault.strikes(path):
                 if rule.kind == SLOW:
@@ -108,12 +119,12 @@ class FaultyDisk:
                     raise _error(errno.ENOSPC if rule.kind == FULL else errno.EIO, path)
 
     def _check_read(self, path: str) -> None:
-        for fault in self._faults:
+        for fault in self._faults.values():
             if fault.rule.kind == BROKEN and fault.strikes(path):
                 raise _error(errno.EIO, path)
 
     async def _check_sync(self, path: str) -> None:
-        for fault in list(self._faults):
+        for fault in list(self._faults.values()):
             rule = fault.rule
             if rule.kind in (BROKEN, SLOW, STUCK) and fault.strikes(path):
                 if rule.kind == BROKEN:
@@ -231,7 +242,7 @@ class FaultyDisk:
         return self._disk.modified_ms(path)
 
     def free_bytes(self, path: str) -> int:
-        is_full = any(fault.rule.kind == FULL and not fault.rule.path for fault in self._faults)
+        is_full = any(fault.rule.kind == FULL and fault.rule.files is None for fault in self._faults.values())
         return 0 if is_full else self._disk.free_bytes(path)
 
     def total_bytes(self, path: str) -> int:

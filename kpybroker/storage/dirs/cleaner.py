@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import Damage, KafkaError
@@ -60,6 +60,17 @@ class Cleaner:
         """Clean all logs that need cleaning now."""
         while await self.clean_dirtiest():
             pass
+
+    async def clean_now(self, logs: Iterable[Log]) -> None:
+        """Roll and clean these logs, whatever their share of dirty bytes is. Raises Damage, or KafkaError if that is
+        not possible at the moment."""
+        async with self._one_at_a_time:
+            for one in logs:
+                if one.settings.compacted and one.offline is None:
+                    one.roll()
+                    found = self._look(one)
+                    if found is not None:
+                        await self.clean(found)
 
     async def clean_dirtiest(self) -> bool:
         """Clean the log with the largest share of dirty bytes. Returns False if no log needs cleaning."""

@@ -1,0 +1,94 @@
+"""Common disturbances of a cluster, made of single faults."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+DISTURBED = ("Produce", "Fetch", "Metadata", "FindCoordinator", "OffsetCommit", "OffsetFetch", "Heartbeat")
+"""The requests that a flaky network disturbs."""
+LOST, LATE, LATE_S = 0.05, 0.2, 0.05
+"""The shares of these requests whose connection breaks, and whose response is late, and how late it is."""
+SLOW_S = 0.05
+RESTART_PAUSE_S = 0.5
+
+
+class Disturbed(Protocol):
+    """The part of a Cluster that the weather disturbs."""
+
+    @property
+    def nodes(self) -> list[int]: ...
+
+    def restart(self, node: int | None = None) -> None: ...
+
+    @property
+    def fault(self) -> Callable[..., contextlib.AbstractContextManager[Any]]: ...
+
+    @property
+    def disk_fault(self) -> Callable[..., contextlib.AbstractContextManager[Any]]: ...
+
+
+@contextlib.contextmanager
+def flaky_network(cluster: Disturbed) -> Iterator[None]:
+    """Of the requests of clients, some are late, some are lost, and some get no response although they are
+    processed."""
+    with contextlib.ExitStack() as stack:
+        for api in DISTURBED:
+            stack.enter_context(cluster.fault(api, disconnect=True, probability=LOST / 2))
+            stack.enter_context(cluster.fault(api, lost_reply=True, probability=LOST / 2))
+            stack.enter_context(cluster.fault(api, delay_s=LATE_S, probability=LATE))
+        yield
+
+
+@contextlib.contextmanager
+def slow_disk(cluster: Disturbed) -> Iterator[None]:
+    """Each write and each sync takes 50 ms longer."""
+    with cluster.disk_fault(slow_s=SLOW_S):
+        yield
+
+
+@contextlib.contextmanager
+def rolling_restart(cluster: Disturbed) -> Iterator[None]:
+    """The brokers are restarted one after another until the block ends, each at least once."""
+    ended, failures = threading.Event(), list[BaseException]()
+
+    def restart() -> None:
+        try:
+            is_first = True
+            while is_first or not ended.is_set():
+                for node in cluster.nodes:
+                    if is_first or not ended.is_set():
+                        cluster.restart(node)
+                        ended.wait(RESTART_PAUSE_S)
+                is_first = False
+        except BaseException as failure:  # noqa: BLE001  # the test's thread raises it
+            failures.append(failure)
+
+    thread = threading.Thread(target=restart, name="rolling restart")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if failures:
+            raise failures[0]
+
+
+WEATHER: Mapping[str, Callable[[Disturbed], contextlib.AbstractContextManager[None]]] = {
+    "flaky_network": flaky_network,
+    "slow_disk": slow_disk,
+    "rolling_restart": rolling_restart,
+}
+
+
+def weather(cluster: Disturbed, name: str) -> contextlib.AbstractContextManager[None]:
+    """The disturbance of this name. Raises ValueError, with the most similar name."""
+    if name not in WEATHER:
+        near = difflib.get_close_matches(name, WEATHER, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"there is no weather {name!r}: there are {', '.join(WEATHER)}{meant}")
+    return WEATHER[name](cluster)
