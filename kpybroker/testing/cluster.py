@@ -381,6 +381,13 @@ class Cluster(Kafka):
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
+    def _addresses(self) -> str:
+        """Those of brokers that run and are not cut off, then the others, which may not know what has happened."""
+        cut = [node for pairs in self._cuts for pair in pairs for node in pair]
+        running = {node.node_id for node in self._running_nodes()}
+        order = sorted(self._ready, key=lambda node: (node not in running, cut.count(node), node))
+        return ",".join(self._ready[node].bootstrap for node in order) or self.bootstrap
+
     def _now_ms(self) -> int:
         return super()._now_ms() + self.clock.ahead_ms
 

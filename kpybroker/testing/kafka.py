@@ -224,13 +224,17 @@ class Kafka:
         """Delete all groups and all topics but the internal ones. Raises KafkaError if a group has members."""
         self._run(operations.reset)
 
+    def _addresses(self) -> str:
+        """The addresses that the calls of this object use, the best first."""
+        return self.bootstrap
+
     def _run(self, scenario: Callable[[Client], Awaitable[T]]) -> T:
         """Run a scenario with its own connection and in its own thread, because the caller may have an event loop."""
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(lambda: asyncio.run(self._with_client(scenario))).result()
 
     async def _with_client(self, scenario: Callable[[Client], Awaitable[T]]) -> T:
-        client = operations.client_of(self.bootstrap, self.client_properties, TIMEOUT_S)
+        client = operations.client_of(self._addresses(), self.client_properties, TIMEOUT_S)
         await client.start()
         with contextlib.closing(client):
             return await scenario(client)

@@ -155,12 +155,17 @@ class _Run:
 
     def _main(self) -> None:
         with _logging_to(self._log), asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            try:
-                runner.run(self._serve())
-            except Exception as error:  # noqa: BLE001  # the test's thread raises it
-                self._failure = repr(error)
-                if not self.ready.done():
-                    self.ready.set_exception(error)
+            runner.run(self._watch())
+
+    async def _watch(self) -> None:
+        """Serve, and tell the test's thread of an error."""
+        serving = asyncio.ensure_future(self._serve())
+        await asyncio.wait([serving])
+        error = serving.exception()
+        if error is not None:
+            self._failure = repr(error)
+            if not self.ready.done():
+                self.ready.set_exception(error)
 
     async def _serve(self) -> None:
         real = RealWorld(clock_ahead_ms=self._clock_ahead_ms, syncs=False)

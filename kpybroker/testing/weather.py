@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 DISTURBED = ("Produce", "Fetch", "Metadata", "FindCoordinator", "OffsetCommit", "OffsetFetch", "Heartbeat")
@@ -52,30 +53,17 @@ def slow_disk(cluster: Disturbed) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rolling_restart(cluster: Disturbed) -> Iterator[None]:
-    """The brokers are restarted one after another until the block ends, each at least once."""
-    ended, failures = threading.Event(), list[BaseException]()
+    """The brokers are restarted one after another. The block ends when all have been."""
 
     def restart() -> None:
-        try:
-            is_first = True
-            while is_first or not ended.is_set():
-                for node in cluster.nodes:
-                    if is_first or not ended.is_set():
-                        cluster.restart(node)
-                        ended.wait(RESTART_PAUSE_S)
-                is_first = False
-        except BaseException as failure:  # noqa: BLE001  # the test's thread raises it
-            failures.append(failure)
+        for node in cluster.nodes:
+            cluster.restart(node)
+            time.sleep(RESTART_PAUSE_S)
 
-    thread = threading.Thread(target=restart, name="rolling restart")
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1) as thread:
+        restarting = thread.submit(restart)
         yield
-    finally:
-        ended.set()
-        thread.join()
-        if failures:
-            raise failures[0]
+        restarting.result()
 
 
 WEATHER: Mapping[str, Callable[[Disturbed], contextlib.AbstractContextManager[None]]] = {
