@@ -2,7 +2,8 @@
 
 `{"do": "fault", "api": "Produce", "kind": "error", "error": "NOT_LEADER_OR_FOLLOWER", ...}` injects a fault, with the
 fields of `FaultRule`, and returns its number. `{"do": "hits", "fault": 1}` returns how many requests it has affected;
-`{"do": "heal", "fault": 1}` also removes it. A response with `refused` contains the error in the command.
+`{"do": "heal", "fault": 1}` also removes it. `recording_commands.py` has the commands about recorded requests. A
+response with `refused` contains the error in the command.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kpybroker.cli import recording_commands
 from kpybroker.client.client import nearest_name
 from kpybroker.errors import ErrorCode
 from kpybroker.server.requests.faults import ERROR, KINDS, TOPIC_LISTS, WITHOUT_TOPICS, FaultRule, Faults
@@ -28,20 +30,28 @@ _TYPES: Mapping[str, type] = {
 def execute(server: Server, line: bytes) -> str:
     """Execute one command and return the response as JSON."""
     try:
-        answer = _execute(server.faults, json.loads(line))
+        answer = _execute(server, json.loads(line))
     except (ValueError, TypeError) as problem:
         answer = {"refused": str(problem)}
     return json.dumps(answer)
 
 
-def _execute(faults: Faults, command: Any) -> dict[str, Any]:
+def _execute(server: Server, command: Any) -> dict[str, Any]:
     if not isinstance(command, dict):
         raise TypeError("a command is a JSON object")
     do = command.pop("do", None)
+    if isinstance(do, str) and do in recording_commands.COMMANDS:
+        return recording_commands.COMMANDS[do](server, command)
+    return _execute_fault(server.faults, do, command)
+
+
+def _execute_fault(faults: Faults, do: object, command: dict[str, Any]) -> dict[str, Any]:
     if do == "fault":
         return {"fault": faults.add(rule_of(command))}
     if do not in ("hits", "heal"):
-        raise ValueError(f"there is no command {do!r}; there are fault, hits and heal")
+        raise ValueError(
+            f"there is no command {do!r}; there are fault, hits, heal, {', '.join(recording_commands.COMMANDS)}"
+        )
     try:
         number = command["fault"]
         return {"hits": faults.hits(number) if do == "hits" else faults.remove(number)}

@@ -373,7 +373,7 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
     stop = _Stop()
     stop.listen(lifetime)
     stopped = asyncio.ensure_future(stop.wished.wait())
-    starting = asyncio.ensure_future(Node.start(real_world(), config))
+    starting = asyncio.ensure_future(Node.start(real_world(), config, records_requests=lifetime.takes_commands))
     await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()

@@ -19,11 +19,13 @@ from types import TracebackType
 from typing import IO, ClassVar, Self, Unpack
 
 from kpybroker.cli.local_cluster import BROKERS_MAX, DEV_DEFAULTS, LocalClusterOptions, Ports, plan
+from kpybroker.client.recorded import RecordedRequest
 from kpybroker.errors import ConfigError
 from kpybroker.testing.fault import Fault, FaultArguments
 from kpybroker.testing.kafka import Kafka, as_setting
 from kpybroker.testing.node_process import STOP_TIMEOUT_S, BrokerStartError, NodeProcess, ReadyFacts
 from kpybroker.testing.output import BrokerOutput
+from kpybroker.testing.recording import Recording, Recordings, last_requests
 from kpybroker.testing.snapshot import Snapshot, put_back, take
 
 PREFIX = "kpybroker-"
@@ -60,6 +62,7 @@ class Cluster(Kafka):
         self._nodes: dict[int, NodeProcess] = {}
         self._ready: dict[int, ReadyFacts] = {}
         self._ports = Ports()
+        self._recordings = Recordings()
         self._is_closed = False
         self._alive: IO[bytes] | None = None
         self._remover: subprocess.Popen[bytes] | None = None
@@ -147,10 +150,12 @@ class Cluster(Kafka):
             node.start()
         for node in nodes:
             self._ready[node.node_id] = node.wait_until_ready()
+            self._recordings.after_start(node)
 
     def stop(self, node: int | None = None) -> None:
         """Stop a broker, or all, as SIGTERM does; a broker hands over what it leads first. Data and port are kept."""
         chosen = self._chosen(node)
+        self._recordings.before_end(chosen)
         for each in chosen if len(chosen) > 1 else ():
             each.hand_over()  # one after the other: if all stopped at once, none would be in sync at the next start
         for each in chosen:
@@ -163,12 +168,14 @@ class Cluster(Kafka):
 
     def kill(self, node: int | None = None) -> None:
         """End a broker, or all, as kill -9 does. Data and port are kept."""
+        self._recordings.before_end(self._chosen(node))
         for each in self._chosen(node):
             each.kill()
 
     def pause(self, node: int | None = None) -> None:
         """Halt a broker, or all: connections stay open, and requests get no response. Raises RuntimeError if it is
         stopped."""
+        self._recordings.before_end(self._chosen(node))
         for each in self._chosen(node):
             each.pause()
 
@@ -226,6 +233,21 @@ class Cluster(Kafka):
             yield fault
         finally:
             fault.heal()
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """The last requests of clients to the running brokers, at most 1,000 and 1 MB for each broker.
+
+        A larger frame than 16 kB is not kept; of a larger Produce request everything but the records is kept.
+        """
+        return last_requests(self._chosen(None))
+
+    def record(self, node: int | None = None) -> Recording:
+        """Record the requests of clients within a `with` block, at one broker or at all.
+
+        Raises RuntimeError if no broker runs, ValueError for more than 16 recordings at a time.
+        """
+        return self._recordings.begin(self._chosen(node))
 
     def close(self) -> None:
         """Kill all brokers, because their data is no longer needed, and remove the data."""

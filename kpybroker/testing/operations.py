@@ -10,7 +10,7 @@ from kpybroker.cli import group_facts
 from kpybroker.cli.consuming import TopicReader, find_ends
 from kpybroker.cli.json_lines import Outgoing
 from kpybroker.cli.producing import RecordSender, SendOptions
-from kpybroker.client.client import EARLIEST, LATEST, Client, check, parse_bootstrap
+from kpybroker.client.client import EARLIEST, KIT_CLIENT_ID, LATEST, Client, check, parse_bootstrap
 from kpybroker.client.dialer import client_dialer
 from kpybroker.config.property_files import read_properties
 from kpybroker.errors import ErrorCode
@@ -41,7 +41,8 @@ class ReceivedRecord(NamedTuple):
 def client_of(bootstrap: str, properties: Path | None, timeout_s: float) -> Client:
     """A client that is not connected yet. Raises ConfigError, OSError."""
     settings = {} if properties is None else read_properties(properties)
-    return Client(client_dialer(real_world(), settings), parse_bootstrap(bootstrap), int(timeout_s * 1000))
+    addresses, timeout_ms = parse_bootstrap(bootstrap), int(timeout_s * 1000)
+    return Client(client_dialer(real_world(), settings), addresses, timeout_ms, KIT_CLIENT_ID)
 
 
 async def create_topic(client: Client, name: str, partitions: int | None, settings: Mapping[str, str]) -> None:
