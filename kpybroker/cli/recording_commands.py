@@ -16,6 +16,7 @@ from typing import Any
 from kpybroker.server.requests.recorder import Entry, Recorder
 from kpybroker.server.server import Server
 from kpybroker.wire.plain import uuid_of
+from kpybroker.wire.recording import CLOSED
 
 TAKEN_BYTES = 262_144
 """A response with this many bytes of frames is complete; the rest is in further responses."""
@@ -93,7 +94,7 @@ def _line(recorder: Recorder, entry: Entry) -> dict[str, Any]:
         "address": entry.sender.address,
         "principal": str(entry.sender.principal),
         "at_us": recorder.at_us(entry.began),
-        "duration_us": None if ended is None else int((ended - entry.began) * 1_000_000),
+        "duration_us": None if ended is None or entry.how == CLOSED else int((ended - entry.began) * 1_000_000),
         "request": base64.b64encode(entry.request).decode(),
         "request_bytes": entry.request_bytes,
         "response": None if entry.response is None else base64.b64encode(entry.response).decode(),

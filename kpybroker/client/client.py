@@ -22,8 +22,7 @@ Address = tuple[str, int]
 Reasons = dict[TopicPartition, str]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-CLIENT_ID, KIT_CLIENT_ID = "kpybroker-cli", "kpybroker-testing"
-"""The client ids of the command line and of the test kit, whose requests are not recorded."""
+CLIENT_ID = "kpybroker-cli"
 ADDRESSES_MAX = 64
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0

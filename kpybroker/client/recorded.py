@@ -21,7 +21,7 @@ from kpybroker.errors import ErrorCode, MalformedFrame
 from kpybroker.wire import plain
 from kpybroker.wire.api import API, Api, by_key, by_name
 from kpybroker.wire.codec.codec import parse
-from kpybroker.wire.frame import RequestHeader, parse_request_header, parse_response_header
+from kpybroker.wire.frame import RequestHeader, parse_request_header, parse_response_header, response_version
 
 FORMAT = "kpybroker_recording"
 FORMAT_VERSION = 1
@@ -31,8 +31,6 @@ LINE_BYTES_MAX = 400 * 1024 * 1024
 ABOUT_MAX = 60
 """The most characters of a column of a table."""
 NO_RESPONSE = "no response"
-CLOSED, NOT_SENT = "the connection was closed", "no response is sent"
-"""Values of `RecordedRequest.end`; NOT_SENT is the regular end of a Produce request with acks=0."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class RecordedRequest:
     at_us: int
     """When the request came: microseconds since the epoch."""
     duration_us: int | None
-    """Microseconds until the response was encoded; None if there is no response yet."""
+    """Microseconds until the response was encoded; None if there is none."""
     request: bytes = field(repr=False)
     """The frame. Records of a large Produce request may be missing, if `is_whole` is false."""
     request_bytes: int
@@ -104,7 +102,7 @@ class RecordedRequest:
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds until the response was encoded, with all waits; None if there is no response yet."""
+        """Seconds until the response was encoded, with all waits; None if there is none."""
         return None if self.duration_us is None else self.duration_us / 1_000_000
 
     @property
@@ -124,14 +122,21 @@ class RecordedRequest:
     @cached_property
     def response_message(self) -> Any:
         """The parsed response; None if there is none, or if it was not kept or cannot be parsed."""
-        row = self._row
+        row = by_key.get(self._header[0].api_key)
         if row is None or self.response is None:
             return None
+        version = self.response_version
         try:
-            _, at = parse_response_header(self.response, row, self.version)
-            return parse(row.response, self.version, self.response, at)
+            _, at = parse_response_header(self.response, row, version)
+            return parse(row.response, version, self.response, at) if row.min <= version <= row.max else None
         except MalformedFrame:
             return None
+
+    @property
+    def response_version(self) -> int:
+        """The version of the response: that of the request, or 0 for the refusal of an ApiVersions request."""
+        row = by_key.get(self._header[0].api_key)
+        return response_version(self.response or b"", row, self.version) if row is not None else self.version
 
     @cached_property
     def fields(self) -> dict[str, Any]:
@@ -141,7 +146,7 @@ class RecordedRequest:
     @cached_property
     def response_fields(self) -> dict[str, Any] | None:
         """The fields of the response; None as for `response_message`."""
-        return None if self.response_message is None else plain.as_plain(self.response_message, self.version)
+        return None if self.response_message is None else plain.as_plain(self.response_message, self.response_version)
 
     @cached_property
     def errors(self) -> list[str]:
@@ -177,6 +182,8 @@ class RecordedRequest:
             return NO_RESPONSE
         if self.response is None:
             return f"{self.response_bytes} bytes, not kept"
+        if self.response_fields is None:
+            return "a response that cannot be parsed"
         return ", ".join(self.errors) or "ok"
 
     def as_line(self) -> dict[str, Any]:

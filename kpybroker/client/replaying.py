@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 from kpybroker.client import session
 from kpybroker.client.client import PASSING, Client, CommandFailed
 from kpybroker.client.peer import Peer
-from kpybroker.client.recorded import NOT_SENT, RecordedRequest, aligned
+from kpybroker.client.recorded import RecordedRequest, aligned
 from kpybroker.config.property_files import read_properties
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.wire import plain
 from kpybroker.wire.api import PRODUCE, by_name
+from kpybroker.wire.recording import NOT_SENT
 from kpybroker.wire.records.batch import split
 
 REQUEST_TIMEOUT_S = 15.0

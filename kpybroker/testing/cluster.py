@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, ClassVar, Self, Unpack
 
+from kpybroker.broker import served_versions
 from kpybroker.cli.local_cluster import BROKERS_MAX, DEV_DEFAULTS, LocalClusterOptions, Ports, plan
 from kpybroker.client.recorded import RecordedRequest
 from kpybroker.errors import ConfigError
@@ -44,9 +45,18 @@ class Cluster(Kafka):
     running: ClassVar[set[Cluster]] = set()
     """The clusters of this process that have been started and not yet closed."""
 
-    def __init__(self, brokers: int = 3, config: Mapping[str, object] | None = None, *, secure: bool = False) -> None:
+    def __init__(
+        self,
+        brokers: int = 3,
+        config: Mapping[str, object] | None = None,
+        *,
+        secure: bool = False,
+        api_versions: Mapping[str, tuple[int, int] | None] | None = None,
+    ) -> None:
         """`config`: settings of every broker, by Kafka's names. `secure`: TLS, a login and ACLs, as `kpybroker dev
-        --secure` has them, only for one broker; `client` has the settings of clients.
+        --secure` has them, only for one broker; `client` has the settings of clients. `api_versions`: the lowest and
+        highest version of some APIs that clients may use, as with an older broker, or None for an API that it lacks,
+        such as {"Fetch": (4, 11), "ConsumerGroupHeartbeat": None}.
 
         Raises TypeError and ValueError for invalid arguments.
         """
@@ -56,7 +66,7 @@ class Cluster(Kafka):
         if secure and brokers > 1:
             raise ValueError("secure=True is for one broker; for several, set TLS and logins in config")
         self._count = brokers
-        self._settings = _checked(config)
+        self._settings = _checked(config) | _limited(api_versions)
         self._is_secure = secure
         self._directory: Path | None = None
         self._nodes: dict[int, NodeProcess] = {}
@@ -311,9 +321,15 @@ class Cluster(Kafka):
 class Broker(Cluster):
     """One broker."""
 
-    def __init__(self, config: Mapping[str, object] | None = None, *, secure: bool = False) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, object] | None = None,
+        *,
+        secure: bool = False,
+        api_versions: Mapping[str, tuple[int, int] | None] | None = None,
+    ) -> None:
         """See Cluster."""
-        super().__init__(1, config, secure=secure)
+        super().__init__(1, config, secure=secure, api_versions=api_versions)
 
     @property
     def pid(self) -> int:
@@ -335,6 +351,21 @@ def _checked(config: Mapping[str, object] | None) -> dict[str, str]:
             raise ValueError(f"{name}: the broker has a temporary directory, and no other can be set")
         settings[name] = as_setting(value)
     return settings
+
+
+def _limited(api_versions: Mapping[str, tuple[int, int] | None] | None) -> dict[str, str]:
+    """The setting for these versions, if there are any. Raises TypeError, ValueError."""
+    if not api_versions:
+        return {}
+    for name, versions in api_versions.items():
+        if versions is not None and not (
+            isinstance(versions, tuple) and len(versions) == 2 and all(type(each) is int for each in versions)
+        ):
+            raise TypeError(f"api_versions[{name!r}] is {versions!r}: give (lowest, highest), or None for none")
+    try:
+        return {served_versions.SETTING: served_versions.as_setting(api_versions)}
+    except ConfigError as error:
+        raise ValueError(f"api_versions: {error}") from None
 
 
 def _listed(nodes: list[int]) -> str:

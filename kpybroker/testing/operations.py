@@ -10,12 +10,13 @@ from kpybroker.cli import group_facts
 from kpybroker.cli.consuming import TopicReader, find_ends
 from kpybroker.cli.json_lines import Outgoing
 from kpybroker.cli.producing import RecordSender, SendOptions
-from kpybroker.client.client import EARLIEST, KIT_CLIENT_ID, LATEST, Client, check, parse_bootstrap
+from kpybroker.client.client import EARLIEST, LATEST, Client, check, parse_bootstrap
 from kpybroker.client.dialer import client_dialer
 from kpybroker.config.property_files import read_properties
 from kpybroker.errors import ErrorCode
 from kpybroker.metadata.hashing import partition_of
 from kpybroker.topics import OFFSETS_TOPIC
+from kpybroker.wire.recording import KIT_CLIENT_ID
 from kpybroker.wire.records.batch import Headers
 from kpybroker.wire.rpc import alter_partition_reassignments, create_topics, delete_topics, elect_leaders, metadata
 from kpybroker.world.real import real_world

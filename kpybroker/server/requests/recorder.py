@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kpybroker.call import CONTROLLER, Reply
-from kpybroker.client.client import KIT_CLIENT_ID
-from kpybroker.client.recorded import CLOSED, NOT_SENT
 from kpybroker.errors import MalformedFrame
 from kpybroker.security.principal import Principal
 from kpybroker.server.connections.connection import Connection
@@ -22,6 +20,7 @@ from kpybroker.wire.api import PRODUCE
 from kpybroker.wire.codec.codec import build, parser_at_once
 from kpybroker.wire.codec.primitives import ManyElements
 from kpybroker.wire.frame import parse_request_header
+from kpybroker.wire.recording import CLOSED, KIT_CLIENT_ID, NOT_SENT
 from kpybroker.wire.records.batch import HEADER_BYTES
 from kpybroker.world.stopwatch import perf_counter
 
