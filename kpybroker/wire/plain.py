@@ -6,7 +6,6 @@ A dict has exactly the fields that exist in the version. A uuid is text, as Kafk
 from __future__ import annotations
 
 import base64
-import binascii
 import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -100,10 +99,10 @@ def uuid_text(raw: bytes) -> str:
 def uuid_of(text: str) -> bytes:
     """The bytes of a uuid. Raises ValueError."""
     try:
-        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
-    except binascii.Error:
+        raw = base64.urlsafe_b64decode(text + "==")
+    except ValueError:
         raw = b""
-    if len(raw) != len(ZERO_UUID):
+    if len(raw) != len(ZERO_UUID) or uuid_text(raw) != text:
         raise ValueError(f"{text!r} is not a uuid: 22 characters of base64")
     return raw
 
