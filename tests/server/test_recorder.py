@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kpybroker.cli.fault_commands import execute
+from kpybroker.cli.recording_commands import TAKEN_BYTES
 from kpybroker.client.peer import Peer
 from kpybroker.client.recorded import RecordedRequest
 from kpybroker.server.node import Node
@@ -212,6 +213,20 @@ def test_large_produce_requests_are_kept_without_records(with_broker: WithBroker
         assert short.fields == full.fields
         assert (short.topics, short.outcome) == (["t"], "ok")
         assert (asked.api, asked.client_id, asked.fields) == ("Metadata", "kpybroker", {}), "only its header"
+
+    with_broker(scenario)
+
+
+def test_a_command_returns_a_part_of_many_requests(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t")
+        tape = begin(node)
+        for _ in range(8):
+            await put(peer, "t", b"x" * 100_000)
+        part = do(node, do="take", tape=tape, after=0)
+        assert (len(part["requests"]), part["more"]) == (1 + TAKEN_BYTES // 100_000, True)
+        last = part["requests"][-1]["number"]
+        assert [each.number for each in taken(node, tape)] == list(range(last + 1, last + 9 - len(part["requests"])))
 
     with_broker(scenario)
 

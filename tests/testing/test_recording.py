@@ -15,7 +15,8 @@ from confluent_kafka.admin import AdminClient
 from kpybroker.client import recorded
 from kpybroker.client.recorded import Filter, RecordedRequest
 from kpybroker.server.requests.recorder import TAPES_MAX
-from kpybroker.testing import Broker, Cluster, Recording
+from kpybroker.testing import Broker, Cluster, Recording, wire
+from kpybroker.testing.node_process import NodeProcess, ReadyFacts
 from kpybroker.wire.plain import uuid_text
 
 PATIENCE_S = 30
@@ -164,6 +165,23 @@ def test_a_recording_continues_after_a_restart() -> None:
     assert sent == {"before-0", "after-0", "before-1", "after-1", "resumed"}
     assert {request.node for request in at_two} == {2}
     assert {request.node for request in recording} == {1, 2}
+
+
+@pytest.mark.slow
+def test_a_recording_has_what_came_before_it_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a start, clients may be faster than the test kit."""
+    wait = NodeProcess.wait_until_ready
+
+    def send_first(node: NodeProcess) -> ReadyFacts:
+        facts = wait(node)
+        AdminClient({"bootstrap.servers": facts.bootstrap, "client.id": "first"}).list_topics(timeout=PATIENCE_S)
+        return facts
+
+    with Broker() as broker, broker.record() as recording:
+        broker.kill()
+        monkeypatch.setattr(NodeProcess, "wait_until_ready", send_first)
+        broker.start()
+        assert recording.requests("Metadata", client_id="first")
 
 
 @pytest.mark.slow
@@ -358,6 +376,25 @@ def test_a_replay_names_what_differs(broker: Broker, topic: str) -> None:
     assert any(row[:1] == ("Produce",) and row[3] == 1 for row in replay.summary())
     assert "Produce v" in replay.table()
     assert "TOPIC_AUTHORIZATION_FAILED, now ok" in replay.table()
+
+
+def test_a_replayed_request_is_sent_again_after_a_new_retriable_error(broker: Broker, topic: str) -> None:
+    with broker.record() as recording:
+        send(broker, topic)
+    with broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", times=2) as fault:
+        assert not recording.replay(broker.bootstrap).differences
+        assert fault.hits == 2
+    assert len(broker.records(topic)) == 2
+
+
+def test_leader_epochs_are_not_replayed(broker: Broker, topic: str) -> None:
+    row = {"partition_index": 0, "current_leader_epoch": 99, "timestamp": -1}
+    fields = {"topics": [{"name": topic, "partitions": [row]}]}
+    frame = wire.encode_request("ListOffsets", 5, fields)
+    response = wire.encode_response("ListOffsets", 5, {})
+    request = request_of(request=frame, request_bytes=len(frame), response=response)
+    (result,) = Recording((), [request]).replay(broker.bootstrap).results
+    assert (result.differs, result.outcome) == (False, "ok")
 
 
 def test_what_cannot_be_replayed_is_named(broker: Broker) -> None:
