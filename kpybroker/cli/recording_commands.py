@@ -53,7 +53,7 @@ def take(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:
             found.append(entry)
             size_bytes += entry.size_bytes
     lines = [_line(recorder, entry) for entry in found]
-    if not tape.limits.keeps_last:
+    if not tape.keeps_last:
         tape.remove([entry for entry in found if entry.ended is not None])
     return {"requests": lines, "more": has_more, "lost": tape.lost}
 
@@ -90,9 +90,9 @@ def _line(recorder: Recorder, entry: Entry) -> dict[str, Any]:
     ended = entry.ended
     return {
         "number": entry.number,
-        "connection": entry.sender.connection,
-        "address": entry.sender.address,
-        "principal": str(entry.sender.principal),
+        "connection": entry.connection,
+        "address": entry.address,
+        "principal": str(entry.principal),
         "at_us": recorder.at_us(entry.began),
         "duration_us": None if ended is None or entry.how == CLOSED else int((ended - entry.began) * 1_000_000),
         "request": base64.b64encode(entry.request).decode(),

@@ -50,34 +50,31 @@ LAST = Limits(requests=1000, size_bytes=1_000_000, frame_bytes=16_384, keeps_las
 RECORDING = Limits(requests=100_000, size_bytes=64_000_000, frame_bytes=64_000_000, keeps_last=False)
 
 
-class Sender(NamedTuple):
-    """Who sent a request."""
-
-    connection: int
-    """The number of the connection."""
-    address: str
-    principal: Principal
+Sender = tuple[int, str, Principal]
+"""The number of the connection, the client's address and the user."""
 
 
 class Entry:
     """One recorded request."""
 
     __slots__ = (
+        "address",
         "began",
+        "connection",
         "ended",
         "how",
         "is_kept",
         "number",
+        "principal",
         "request",
         "request_bytes",
         "response",
         "response_bytes",
-        "sender",
     )
 
     def __init__(self, number: int, sender: Sender, began: float, request: bytes, request_bytes: int) -> None:
         self.number = number
-        self.sender = sender
+        self.connection, self.address, self.principal = sender
         self.began = began
         """The time of `perf_counter`, in seconds."""
         self.request = request
@@ -111,11 +108,16 @@ class Tape:
     """Recorded requests within limits."""
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+        self._requests, self._size_bytes, self._frame_bytes, self._keeps_last = limits
         self.size_bytes = 0
         self.lost = 0
         """The number of requests that were not recorded because the tape was full."""
         self._entries: deque[Entry] = deque()
+
+    @property
+    def keeps_last(self) -> bool:
+        """Whether the oldest requests are dropped when the tape is full."""
+        return self._keeps_last
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)
@@ -125,31 +127,31 @@ class Tape:
 
     def begin(self, number: int, sender: Sender, began: float, frame: memoryview) -> Entry | None:
         """Add a request. Returns None if the tape is full."""
-        limits = self.limits
         request_bytes = len(frame)
-        request = bytes(frame) if request_bytes <= limits.frame_bytes else _shortened(frame)
+        request = bytes(frame) if request_bytes <= self._frame_bytes else _shortened(frame)
         entry = Entry(number, sender, began, request, request_bytes)
-        return entry if self._add(entry) else None
+        return entry if self._add(entry, ENTRY_BYTES + len(request)) else None
 
-    def _add(self, entry: Entry) -> bool:
-        limits, entries = self.limits, self._entries
-        size_bytes = entry.size_bytes
-        if not limits.keeps_last:
-            if len(entries) >= limits.requests or self.size_bytes + size_bytes > limits.size_bytes:
+    def _add(self, entry: Entry, size_bytes: int) -> bool:
+        entries, size_bytes = self._entries, self.size_bytes + size_bytes
+        is_full = len(entries) >= self._requests
+        if not self._keeps_last:
+            if is_full or size_bytes > self._size_bytes:
                 self.lost += 1
                 return False
-        elif len(entries) >= limits.requests:
-            self._drop_first()
+        elif is_full:
+            size_bytes -= self._drop_first()
         entries.append(entry)
-        self.size_bytes += size_bytes
-        while self.size_bytes > limits.size_bytes:
-            self._drop_first()
+        while size_bytes > self._size_bytes:
+            size_bytes -= self._drop_first()
+        self.size_bytes = size_bytes
         return True
 
-    def _drop_first(self) -> None:
+    def _drop_first(self) -> int:
+        """Drop the oldest entry. Returns its size in bytes."""
         entry = self._entries.popleft()
         entry.drop()
-        self.size_bytes -= entry.size_bytes
+        return entry.size_bytes
 
     def answer(self, entry: Entry, now: float, buffers: Sequence[Any]) -> None:
         """Add the response to a request, given as the buffers that are sent; none if no response is sent."""
@@ -158,20 +160,20 @@ class Tape:
         if not buffers:
             entry.end(now, NOT_SENT)
             return
-        limits = self.limits
-        response_bytes = sum(map(len, buffers)) - 4
-        fits = response_bytes <= limits.frame_bytes
-        if fits and not limits.keeps_last and self.size_bytes + response_bytes > limits.size_bytes:
-            fits = False
-        entry.answer(now, b"".join(buffers)[4:] if fits else None, response_bytes)
-        if fits:
-            self.size_bytes += response_bytes
-            while self.size_bytes > limits.size_bytes:
-                self._drop_first()
+        response = b"".join(buffers) if len(buffers) == 1 else None
+        response_bytes = (sum(map(len, buffers)) if response is None else len(response)) - 4
+        size_bytes = self.size_bytes + response_bytes
+        if response_bytes > self._frame_bytes or (size_bytes > self._size_bytes and not self._keeps_last):
+            entry.answer(now, None, response_bytes)
+            return
+        entry.answer(now, (response or b"".join(buffers))[4:], response_bytes)
+        while size_bytes > self._size_bytes:
+            size_bytes -= self._drop_first()
+        self.size_bytes = size_bytes
 
     def forget(self, connection: int) -> None:
         """Remove the requests of a connection."""
-        self.remove([entry for entry in self._entries if entry.sender.connection == connection])
+        self.remove([entry for entry in self._entries if entry.connection == connection])
 
     def remove(self, entries: Sequence[Entry]) -> None:
         """Remove these entries."""
@@ -185,12 +187,13 @@ class Tape:
         """Add the requests of another tape that are complete."""
         for entry in other:
             if entry.ended is not None:
-                copy = Entry(entry.number, entry.sender, entry.began, entry.request, entry.request_bytes)
+                sender = entry.connection, entry.address, entry.principal
+                copy = Entry(entry.number, sender, entry.began, entry.request, entry.request_bytes)
                 if entry.how is None:
                     copy.answer(entry.ended, entry.response, entry.response_bytes)
                 else:
                     copy.end(entry.ended, entry.how)
-                self._add(copy)
+                self._add(copy, copy.size_bytes)
 
 
 def _shortened(frame: memoryview) -> bytes:
@@ -283,7 +286,7 @@ class Recorder:
 
     def _record(self, dispatch: Dispatch, connection: Connection, frame: memoryview) -> None:
         number, began = next(self._numbers), perf_counter()
-        sender = Sender(connection.number, connection.peer, connection.principal)
+        sender = connection.number, connection.peer, connection.principal
         entries = []
         for tape in self._tapes.values():
             # before the request is handled, because the broker patches the records of a Produce request in place
