@@ -72,7 +72,22 @@ def aiokafka(bootstrap: str, topic: str) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("client", [confluent, kafka_python, aiokafka])
+def consumer_protocol(bootstrap: str, topic: str) -> None:
+    """A group of KIP-848."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in (0, 2):
+        producer.produce(topic, str(number))
+        assert producer.flush(PATIENCE_S) == 0
+    settings = {"group.id": topic, "auto.offset.reset": "earliest", "group.protocol": "consumer"}
+    consumer = Consumer({"bootstrap.servers": bootstrap, "enable.auto.commit": False, **settings})
+    consumer.subscribe([topic])
+    message = consumer.poll(PATIENCE_S)
+    assert message is not None
+    consumer.commit(message, asynchronous=False)
+    consumer.close()
+
+
+@pytest.mark.parametrize("client", [confluent, consumer_protocol, kafka_python, aiokafka])
 def test_a_recording_has_the_same_effect_on_the_target(client, source: Broker, broker: Running) -> None:
     topic = source.topic(client.__name__)
     with source.record() as recording:
