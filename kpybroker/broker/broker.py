@@ -10,6 +10,7 @@ from kpybroker.broker.coordinators import Coordinators
 from kpybroker.broker.membership import Membership
 from kpybroker.broker.metadata_view import MetadataView
 from kpybroker.broker.node_storage import NodeStorage
+from kpybroker.broker.served_versions import ServedVersions
 from kpybroker.broker.topic_creation import TopicCreation
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.config.resource_type import ResourceType
@@ -86,6 +87,7 @@ class Broker:
     @classmethod
     async def open(cls, world: World, config: BrokerConfig) -> Broker:
         """Lock, format or check the directories, recover the logs and start the quorum. Raises ConfigError."""
+        ServedVersions.of(config.api_versions)  # refused before a directory is formatted
         opened = open_log_dirs(
             world,
             config,

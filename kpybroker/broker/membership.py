@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from kpybroker.broker.served_versions import ServedVersions
 from kpybroker.client.dialer import controller_dialer
 from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.config.listeners import PROTOCOLS
@@ -25,6 +26,7 @@ class Membership:
         self._config = config
         self.supported_features = supported_features(config)
         """The lowest and highest supported level, by feature."""
+        self.served_versions = ServedVersions.of(config.api_versions)
         dialer = controller_dialer(world, config)
         self.channel = ControllerChannel(dialer, quorum, f"broker-{config.node_id}")
         """The channel for every request to the active controller except registrations and heartbeats."""

@@ -43,6 +43,10 @@ COMMANDS = {
     "transactions": ("transactions:app", "List, describe and abort transactions."),
     "reassign": ("reassign:app", "Move replicas to other brokers."),
     "storage": ("storage:app", "Format, describe, check and repair the data directories of a stopped broker."),
+    "requests": (
+        "requests:app",
+        "Show and replay the requests of clients that a test has recorded (`Recording.save`).",
+    ),
     "certs": ("certs:app", "Make certificates for listeners with TLS."),
     "archive": (
         "archive:app",

@@ -10,7 +10,8 @@
 - `{"do": "advance", "ms": 5000}` advances the clock. The response has `next_ms`, the time until something expires, or
   null. `{"do": "retain and clean"}` applies retention and cleans logs.
 
-A response with `refused` contains the error in the command.
+`recording_commands.py` has the commands about recorded requests. A response with `refused` contains the error in the
+command.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from kpybroker.broker.clock_advance import advance, compact, retain_and_clean
-from kpybroker.cli import fault_commands
+from kpybroker.cli import fault_commands, recording_commands
 from kpybroker.server.server import Server
 from kpybroker.world.faulty import FaultyWorld
 
@@ -35,9 +36,13 @@ async def execute(server: Server, line: bytes) -> str:
         if not isinstance(command, dict):
             raise TypeError("a command is a JSON object")
         do = command.pop("do", None)
-        if do not in COMMANDS:
-            raise ValueError(f"there is no command {do!r}{fault_commands.meant(do, COMMANDS)}")
-        answer = await COMMANDS[do](server, command)
+        if do in recording_commands.COMMANDS:
+            answer = recording_commands.COMMANDS[do](server, command)
+        elif do in COMMANDS:
+            answer = await COMMANDS[do](server, command)
+        else:
+            near = fault_commands.meant(do, [*COMMANDS, *recording_commands.COMMANDS])
+            raise ValueError(f"there is no command {do!r}{near}")
     except (ValueError, TypeError) as problem:
         answer = {"refused": str(problem)}
     return json.dumps(answer)

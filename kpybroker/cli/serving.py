@@ -394,7 +394,7 @@ async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
         from kpybroker.world.faulty import FaultyWorld
 
         world = FaultyWorld(world)
-    starting = asyncio.ensure_future(Node.start(world, config))
+    starting = asyncio.ensure_future(Node.start(world, config, records_requests=lifetime.takes_commands))
     await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()

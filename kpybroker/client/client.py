@@ -22,6 +22,7 @@ Address = tuple[str, int]
 Reasons = dict[TopicPartition, str]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+CLIENT_ID = "kpybroker-cli"
 ADDRESSES_MAX = 64
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0
@@ -94,8 +95,11 @@ def nearest_name(wanted: str, known: Iterable[str]) -> str | None:
 class Client:
     """Connections to the brokers of one cluster. Call `start` first and `close` last."""
 
-    def __init__(self, dialer: Dialer, addresses: Sequence[Address], timeout_ms: int) -> None:
+    def __init__(
+        self, dialer: Dialer, addresses: Sequence[Address], timeout_ms: int, client_id: str = CLIENT_ID
+    ) -> None:
         self.timeout_ms = timeout_ms
+        self._client_id = client_id
         self._dialer = dialer
         self._addresses = addresses
         self._peers: dict[Address, Peer] = {}
@@ -147,12 +151,18 @@ class Client:
             peer.close()
         self._peers.clear()
 
+    async def dial(self, node: int, client_id: str) -> Peer:
+        """Another connection to a broker, or to the bootstrap broker if the cluster has no such broker. The caller
+        closes it. Raises OSError."""
+        async with asyncio.timeout(self.timeout_ms / 1000):
+            return await self._dialer.meet(*self.brokers.get(node, self._home), client_id=client_id)
+
     async def _peer(self, address: Address) -> Peer:
         peer = self._peers.get(address)
         if peer is not None and peer.is_open:
             return peer
         async with asyncio.timeout(self.timeout_ms / 1000):
-            peer = await self._dialer.dial(*address, client_id="kpybroker-cli")
+            peer = await self._dialer.dial(*address, client_id=self._client_id)
             self._peers[address] = peer
             await peer.negotiate()
         return peer

@@ -245,6 +245,7 @@ class BrokerConfig:
     """Principals, as text."""
     allow_everyone_if_no_acl_found: bool
 
+    api_versions: tuple[str, ...]
     audit_format: str
     cluster_id: str | None
     fsync: str

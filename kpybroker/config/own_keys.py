@@ -7,6 +7,13 @@ from kpybroker.config.key import INT, LIST, STRING, ConfigKey, at_least, between
 JSON = "json"
 OWN_KEYS: tuple[ConfigKey, ...] = (
     obeyed(
+        "kpybroker.api.versions",
+        LIST,
+        "",
+        doc="For tests of clients: the versions of some APIs that this broker serves to them, such as "
+        "Fetch:4-11,ShareFetch:none, so that it behaves like an older broker. The others are served as always.",
+    ),
+    obeyed(
         "kpybroker.audit.format",
         STRING,
         "text",

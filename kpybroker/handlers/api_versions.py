@@ -34,13 +34,10 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
     levels = {**broker.metadata.image.features, "kraft.version": broker.quorum.kraft_version}
     return Response(
         api_keys=[
-            ApiVersion(
-                api_key=row.key,
-                min_version=row.advertised[0],
-                max_version=row.advertised[1],
-            )
+            ApiVersion(api_key=row.key, min_version=versions[0], max_version=versions[1])
             for row in api_table.API
             if call.side in row.listens.value
+            and (versions := broker.membership.served_versions.advertised(row, call.client_id)) is not None
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)

@@ -40,8 +40,10 @@ class Node:
         self._observing = observing
 
     @classmethod
-    async def start(cls, world: World, config: BrokerConfig) -> Node:
+    async def start(cls, world: World, config: BrokerConfig, *, records_requests: bool = False) -> Node:
         """Open or format the directories, recover the logs, listen, register with the controller, and serve clients.
+
+        `records_requests`: keep the last requests of clients, for tests.
 
         Raises ConfigError with the cause and the remedy, for example if a port is in use, or a directory is in use, not
         writable or belongs to another node.
@@ -50,20 +52,24 @@ class Node:
         observing = await _observe(world, config)
         node = None
         try:
-            node = await cls._start(world, config, observing)
+            node = await cls._start(world, config, observing, records_requests=records_requests)
             return node
         finally:
             if node is None and observing is not None:
                 observing.close()
 
     @classmethod
-    async def _start(cls, world: World, config: BrokerConfig, observing: Observing | None) -> Node:
+    async def _start(
+        cls, world: World, config: BrokerConfig, observing: Observing | None, *, records_requests: bool
+    ) -> Node:
         secure_listening(lambda: config, world)  # raises ConfigError before a directory is formatted
         tokens = await _listener_tokens(world, config)
         if not is_formatted(world, config.metadata_log_dir):
             await _check_ports(world, config)
         broker = await Broker.open(world, config)
         server = Server(broker, tokens)
+        if records_requests:
+            server.recorder.remember()
         if observing is not None:
             observing.show(broker, server)
         started = False

@@ -29,6 +29,7 @@ from kpybroker.world.secure import HANDSHAKES_MAX, TlsAcceptor
 if TYPE_CHECKING:
     from kpybroker.server.connections.token_checks import ListenerTokens
     from kpybroker.server.requests.faults import Faults
+    from kpybroker.server.requests.recorder import Recorder
 
 NO_TOKENS: Mapping[str, ListenerTokens] = MappingProxyType({})
 SWEEP_EVERY_S = 1.0
@@ -55,6 +56,7 @@ class Server:
         self.throttling = Throttling(broker, self.metrics, self.dispatcher.stand_between, self._interceptors.follow)
         self._interceptors.add(self.throttling)
         self._faults: Faults | None = None
+        self._recorder: Recorder | None = None
         self._arrivals = Arrivals(broker, self.metrics, self.limits)
         self._connections: dict[int, Connection] = {}
         self._accepted = 0
@@ -136,6 +138,16 @@ class Server:
             self._faults = Faults(self.broker, self._interceptors.follow)
             self._interceptors.add(self._faults)
         return self._faults
+
+    @property
+    def recorder(self) -> Recorder:
+        """Records requests for tests. The first use adds the interceptor, around all others."""
+        if self._recorder is None:
+            from kpybroker.server.requests.recorder import Recorder
+
+            self._recorder = Recorder(self.broker.world.wall_ms, self._interceptors.follow)
+            self._interceptors.add_outermost(self._recorder)
+        return self._recorder
 
     def watch(self, timing: Timing) -> None:
         """Measure request times from now on."""

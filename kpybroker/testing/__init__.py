@@ -6,11 +6,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kpybroker.client.recorded import RecordedRequest as RecordedRequest
     from kpybroker.testing.cluster import Broker as Broker
     from kpybroker.testing.cluster import Cluster as Cluster
     from kpybroker.testing.kafka import Kafka as Kafka
     from kpybroker.testing.node import BrokerStartError as BrokerStartError
     from kpybroker.testing.operations import ReceivedRecord as ReceivedRecord
+    from kpybroker.testing.recording import Recording as Recording
     from kpybroker.testing.snapshot import Snapshot as Snapshot
 
 _MODULES = {
@@ -19,9 +21,20 @@ _MODULES = {
     "Cluster": "cluster",
     "Kafka": "kafka",
     "ReceivedRecord": "operations",
+    "RecordedRequest": "recording",
+    "Recording": "recording",
     "Snapshot": "snapshot",
 }
-__all__ = ["Broker", "BrokerStartError", "Cluster", "Kafka", "ReceivedRecord", "Snapshot"]
+__all__ = [
+    "Broker",
+    "BrokerStartError",
+    "Cluster",
+    "Kafka",
+    "ReceivedRecord",
+    "RecordedRequest",
+    "Recording",
+    "Snapshot",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -17,7 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self, Unpack
 
+from kpybroker.broker import served_versions
 from kpybroker.cli.local_cluster import BROKERS_MAX, DEV_DEFAULTS, LocalClusterOptions, LocalNode, Ports, plan
+from kpybroker.client.recorded import RecordedRequest
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.testing import damage, operations, weather
@@ -26,6 +28,7 @@ from kpybroker.testing.fault import DiskFaultArguments, Fault, FaultArguments, d
 from kpybroker.testing.kafka import Kafka, as_setting
 from kpybroker.testing.node import BrokerStartError, ClusterNode, ReadyFacts
 from kpybroker.testing.output import BrokerOutput
+from kpybroker.testing.recording import Recording, Recordings, last_requests
 from kpybroker.testing.remover import remover
 from kpybroker.testing.snapshot import Snapshot, put_back, take
 from kpybroker.testing.spares import SPARES
@@ -52,10 +55,13 @@ class Cluster(Kafka):
         *,
         secure: bool = False,
         in_thread: bool = False,
+        api_versions: Mapping[str, tuple[int, int] | None] | None = None,
     ) -> None:
         """`config`: settings of every broker, by Kafka's names. `secure`: TLS, a login and ACLs, as `kpybroker dev
         --secure` has them, only for one broker; `client` has the settings of clients. `in_thread`: run the brokers in
         threads of this process, which start faster; tests that are busy or are halted in a debugger hold them up.
+        `api_versions`: the lowest and highest version of some APIs that clients may use, as with an older broker, or
+        None for an API that it lacks, such as {"Fetch": (4, 11), "ConsumerGroupHeartbeat": None}.
 
         Raises TypeError and ValueError for invalid arguments.
         """
@@ -65,7 +71,7 @@ class Cluster(Kafka):
         if secure and brokers > 1:
             raise ValueError("secure=True is for one broker; for several, set TLS and logins in config")
         self._count = brokers
-        self._settings = _checked(config)
+        self._settings = _checked(config) | _limited(api_versions)
         self._is_secure = secure
         self._is_in_thread = in_thread
         self._directory: Path | None = None
@@ -78,6 +84,7 @@ class Cluster(Kafka):
         self.clock = Clock(lambda: list(self._nodes.values()))
         """The clock of the brokers, which `clock.advance` moves forward."""
         self._ports = Ports()
+        self._recordings = Recordings()
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -178,12 +185,14 @@ class Cluster(Kafka):
             node.start(self.clock.ahead_ms)
         for node in nodes:
             self._ready[node.node_id] = node.wait_until_ready()
+            self._recordings.after_start(node)
         if self._cuts:
             self._apply_cuts()
 
     def stop(self, node: int | None = None) -> None:
         """Stop a broker, or all, as SIGTERM does; a broker hands over what it leads first. Data and port are kept."""
         chosen = self._chosen(node)
+        self._recordings.before_end(chosen)
         for each in chosen if len(chosen) > 1 else ():
             each.hand_over()  # one after the other: if all stopped at once, none would be in sync at the next start
         for each in chosen:
@@ -196,12 +205,14 @@ class Cluster(Kafka):
 
     def kill(self, node: int | None = None) -> None:
         """End a broker, or all, as kill -9 does. Data and port are kept."""
+        self._recordings.before_end(self._chosen(node))
         for each in self._chosen(node):
             each.kill()
 
     def pause(self, node: int | None = None) -> None:
         """Halt a broker, or all: connections stay open, and requests get no response. Raises RuntimeError if it is
         stopped."""
+        self._recordings.before_end(self._chosen(node))
         for each in self._chosen(node):
             each.pause()
 
@@ -370,6 +381,21 @@ class Cluster(Kafka):
         finally:
             fault.heal()
 
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """The last requests of clients to the running brokers, at most 1,000 and 1 MB for each broker.
+
+        A larger frame than 16 kB is not kept; of a larger Produce request everything but the records is kept.
+        """
+        return last_requests(self._chosen(None))
+
+    def record(self, node: int | None = None) -> Recording:
+        """Record the requests of clients within a `with` block, at one broker or at all.
+
+        Raises RuntimeError if no broker runs, ValueError for more than 16 recordings at a time.
+        """
+        return self._recordings.begin(self._chosen(node))
+
     def close(self) -> None:
         """Kill all brokers, because their data is no longer needed, and remove the data."""
         Cluster.running.discard(self)
@@ -463,10 +489,15 @@ class Broker(Cluster):
     """One broker."""
 
     def __init__(
-        self, config: Mapping[str, object] | None = None, *, secure: bool = False, in_thread: bool = False
+        self,
+        config: Mapping[str, object] | None = None,
+        *,
+        secure: bool = False,
+        in_thread: bool = False,
+        api_versions: Mapping[str, tuple[int, int] | None] | None = None,
     ) -> None:
         """See Cluster."""
-        super().__init__(1, config, secure=secure, in_thread=in_thread)
+        super().__init__(1, config, secure=secure, in_thread=in_thread, api_versions=api_versions)
 
     @property
     def pid(self) -> int:
@@ -488,6 +519,21 @@ def _checked(config: Mapping[str, object] | None) -> dict[str, str]:
             raise ValueError(f"{name}: the broker has a temporary directory, and no other can be set")
         settings[name] = as_setting(value)
     return settings
+
+
+def _limited(api_versions: Mapping[str, tuple[int, int] | None] | None) -> dict[str, str]:
+    """The setting for these versions, if there are any. Raises TypeError, ValueError."""
+    if not api_versions:
+        return {}
+    for name, versions in api_versions.items():
+        if versions is not None and not (
+            isinstance(versions, tuple) and len(versions) == 2 and all(type(each) is int for each in versions)
+        ):
+            raise TypeError(f"api_versions[{name!r}] is {versions!r}: give (lowest, highest), or None for none")
+    try:
+        return {served_versions.SETTING: served_versions.as_setting(api_versions)}
+    except ConfigError as error:
+        raise ValueError(f"api_versions: {error}") from None
 
 
 def _listed(nodes: list[int]) -> str:

@@ -60,6 +60,11 @@ class NodeProcess:
         """Whether the process is running, even if it is paused."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def takes_commands(self) -> bool:
+        """Whether the process is running and not paused."""
+        return self.is_running and not self._is_paused
+
     def ended(self) -> str | None:
         """How the process has ended by itself, for example `ended with code 1`; None while it is running or after
         `stop`."""
@@ -103,7 +108,7 @@ class NodeProcess:
         Raises ValueError if the command is refused, RuntimeError if the broker is not running or is paused.
         """
         with self._one_command:
-            if not self.is_running or self._is_paused:
+            if not self.takes_commands:
                 how = "is paused" if self._is_paused else self.ended() or "is stopped"
                 raise RuntimeError(f"broker {self.node_id} {how}, so it takes no commands")
             assert self._process is not None

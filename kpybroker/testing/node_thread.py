@@ -60,6 +60,11 @@ class NodeThread:
         """Whether the node is running, even if it is paused."""
         return self._run is not None and not self._run.has_ended
 
+    @property
+    def takes_commands(self) -> bool:
+        """Whether the node is running and not paused."""
+        return self.is_running and self._gate is None
+
     def ended(self) -> str | None:
         """How the node has ended by itself; None while it is running or after `stop`."""
         return self._run.why_ended() if self._run is not None and self._run.has_ended else None
@@ -84,7 +89,7 @@ class NodeThread:
 
         Raises ValueError if the command is refused, RuntimeError if the broker is not running or is paused.
         """
-        if not self.is_running or self._gate is not None:
+        if not self.takes_commands:
             how = "is paused" if self._gate is not None else self.ended() or "is stopped"
             raise RuntimeError(f"broker {self.node_id} {how}, so it takes no commands")
         answer: dict[str, Any] = json.loads(self._running().execute(json.dumps(command).encode()))
@@ -94,7 +99,7 @@ class NodeThread:
 
     def hand_over(self) -> None:
         """Have it hand over its leaderships while the other brokers run. Does nothing if it is stopped or paused."""
-        if self.is_running and self._gate is None:
+        if self.takes_commands:
             self._running().hand_over()
 
     def stop(self) -> None:
@@ -174,7 +179,7 @@ class _Run:
             config, client = self._configure()
             if _FILES not in config.static:
                 config = parse_config({**config.static, _FILES: str(OPEN_FILES)})
-            node = self._node = await Node.start(world, config)
+            node = self._node = await Node.start(world, config, records_requests=True)
             self.ready.set_result(ReadyFacts(node.bootstrap, node.http, client))
             wished = asyncio.ensure_future(self._wish.wait())
             ends: list[asyncio.Future[Any]] = [wished, node.failed]

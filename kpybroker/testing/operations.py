@@ -17,6 +17,7 @@ from kpybroker.config.property_files import read_properties
 from kpybroker.errors import ErrorCode
 from kpybroker.metadata.hashing import partition_of
 from kpybroker.topics import OFFSETS_TOPIC
+from kpybroker.wire.recording import KIT_CLIENT_ID
 from kpybroker.wire.records.batch import Headers
 from kpybroker.wire.rpc import (
     alter_partition_reassignments,
@@ -54,7 +55,8 @@ class ReceivedRecord(NamedTuple):
 def client_of(bootstrap: str, properties: Path | None, timeout_s: float) -> Client:
     """A client that is not connected yet. Raises ConfigError, OSError."""
     settings = {} if properties is None else read_properties(properties)
-    return Client(client_dialer(real_world(), settings), parse_bootstrap(bootstrap), int(timeout_s * 1000))
+    addresses, timeout_ms = parse_bootstrap(bootstrap), int(timeout_s * 1000)
+    return Client(client_dialer(real_world(), settings), addresses, timeout_ms, KIT_CLIENT_ID)
 
 
 async def create_topic(client: Client, name: str, partitions: int | None, settings: Mapping[str, str]) -> None:

@@ -1,13 +1,14 @@
 """The pytest plugin: the fixtures `kpybroker`, `kpybroker_cluster`, `kpybroker_secure` and `kpybroker_fresh`.
 
-The report of a failed test shows the standard error of the brokers during the test, and how they ended. A test session
-without brokers imports only this file.
+The report of a failed test shows the standard error of the brokers during the test, how they ended, and the last
+requests of clients. A test session without brokers imports only this file.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
+import time
 from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from kpybroker.testing import Broker, Cluster, Kafka
 
 SECTION = "kpybroker"
+REQUESTS_SECTION = "last requests to kpybroker"
+REQUESTS_SHOWN = 30
 MARKER = "kpybroker"
 FRESH = "kpybroker_fresh"
 OWN = ("kpybroker", "kpybroker_cluster", "kpybroker_secure", FRESH)
@@ -26,6 +29,8 @@ IN_THREAD = "kpybroker_in_thread"
 BOOTSTRAP = "--kpybroker-bootstrap"
 _sizes = pytest.StashKey[dict[str, dict[str, int]]]()
 """The sizes of each broker's output when the test started, by bootstrap address."""
+_began = pytest.StashKey[float]()
+"""When the test started, in seconds since the epoch."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -199,13 +204,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Record how much each broker has written before this test."""
     item.stash[_sizes] = {cluster.bootstrap: cluster.output.sizes() for cluster in _running()}
+    item.stash[_began] = time.time()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the output of the brokers to the report of a failed test."""
+    """Add the output of the brokers and the last requests of clients to the report of a failed test."""
     report = yield
     if report.failed:
         sizes = item.stash.get(_sizes, {})
@@ -214,7 +220,23 @@ def pytest_runtest_makereport(
             texts += [f"{how} (of {cluster.bootstrap})" for how in cluster.ended()]
             if any(texts):
                 report.sections.append((SECTION, "\n".join(filter(None, texts))))
+            requests = _requests(cluster, item.stash.get(_began, 0.0))
+            if requests:
+                report.sections.append((f"{REQUESTS_SECTION} at {cluster.bootstrap}", requests))
     return report
+
+
+def _requests(cluster: Cluster, since_s: float) -> str:
+    """The last requests since a time, as a table; empty if there are none."""
+    from kpybroker.client.recorded import table_of
+
+    try:
+        found = [request for request in cluster.requests if request.at_us >= since_s * 1_000_000]
+    except RuntimeError as error:  # the broker has just ended, or hangs
+        return str(error)
+    left_out = len(found) - REQUESTS_SHOWN
+    more = f"\n({left_out} earlier ones are left out)" if left_out > 0 else ""
+    return table_of(found[-REQUESTS_SHOWN:]) + more if found else ""
 
 
 def _running() -> Iterable[Cluster]:

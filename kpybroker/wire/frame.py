@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import Any, NamedTuple
 
-from kpybroker.errors import MalformedFrame
+from kpybroker.errors import ErrorCode, MalformedFrame
 from kpybroker.wire.api import API_VERSIONS, Api, by_key
 from kpybroker.wire.codec.codec import merge, pieces_of
 from kpybroker.wire.codec.primitives import refuse, skip_tagged
@@ -20,6 +20,7 @@ _SIZED_REQUEST = Struct(">ihhih")
 _RESPONSE_V0 = Struct(">ii")
 _RESPONSE_V1 = Struct(">iix")
 _CORRELATION = Struct(">i")
+_UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 class RequestHeader(NamedTuple):
@@ -67,6 +68,13 @@ def parse_response_header(view: Any, api: Api, version: int) -> tuple[int, int]:
         refuse(f"a response of {len(view)} bytes")
     (correlation_id,) = _CORRELATION.unpack_from(view)
     return correlation_id, skip_tags(view, 4) if version >= api.flexible and api is not API_VERSIONS else 4
+
+
+def response_version(view: Any, api: Api, version: int) -> int:
+    """The version of the response to a request of this version. It is the same, except for ApiVersions, whose requests
+    of unknown versions are answered with v0 and UNSUPPORTED_VERSION (KIP-511)."""
+    is_refusal = api is API_VERSIONS and view[4:6] == _UNSUPPORTED
+    return 0 if is_refusal else version
 
 
 def encode_response(correlation_id: int, api: Api, version: int, response: Any) -> list[bytes | memoryview]:

@@ -106,6 +106,24 @@ def test_a_failed_test_shows_that_the_broker_has_ended(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("kpybroker-*"))
 
 
+def test_a_failed_test_shows_its_last_requests(tmp_path: Path) -> None:
+    """Those of the failed test, and at most 30; none of the test kit itself."""
+    ended = session(
+        tmp_path,
+        "from confluent_kafka.admin import AdminClient\n"
+        "def look(broker, name, times):\n"
+        "    admin = AdminClient({'bootstrap.servers': broker.bootstrap, 'client.id': name})\n"
+        "    for _ in range(times): admin.list_topics(timeout=10)\n"
+        "def test_one(kpybroker): look(kpybroker, 'first', 1)\n"
+        "def test_two(kpybroker): look(kpybroker, 'second', 50); kpybroker.topic(create=True); assert False\n"
+        "def test_three(kpybroker): assert False\n",
+    )
+    assert ended.stdout.count("- last requests to kpybroker at 127.0.0.1:") == 1, ended.stdout
+    shown = re.findall(r"^\d\d:\d\d:\d\d\.\d{3}  1     (\S+) +(\S+) v\d+ .* ok$", ended.stdout, re.MULTILINE)
+    assert shown == [("second", "Metadata")] * 30
+    assert re.search(r"^\(\d+ earlier ones are left out\)$", ended.stdout, re.MULTILINE)
+
+
 def test_the_broker_stops_with_a_killed_session(tmp_path: Path) -> None:
     """pytest itself is killed with kill -9 in the middle of a test."""
     ended = session(

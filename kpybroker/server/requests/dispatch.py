@@ -27,7 +27,7 @@ from kpybroker.wire.api import API_VERSIONS, FETCH, PRODUCE
 from kpybroker.wire.codec.codec import parser_at_once
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.codec.primitives import ManyElements
-from kpybroker.wire.frame import encode_response, parse_request_header
+from kpybroker.wire.frame import RequestHeader, encode_response, parse_request_header
 from kpybroker.wire.request_cache import RepeatingFetch, RepeatingProduce
 from kpybroker.wire.response_templates import FORMS
 
@@ -187,8 +187,9 @@ class Dispatcher:
         if api is None or at.side not in api.listens.value:
             raise MalformedFrame(f"api key {header.api_key} is not served on listener {at.name}")
         version = header.api_version
-        if not api.min <= version <= api.max:
-            self._refuse_version(connection, api, version, header.correlation_id)
+        low, high = self._broker.membership.served_versions.accepted(api, header.client_id)
+        if not low <= version <= high:
+            self._refuse_version(connection, api, header, (low, high))
             return None
         route = self.routes.get(api.key)
         if route is None:
@@ -278,18 +279,23 @@ class Dispatcher:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
-    def _refuse_version(self, connection: Connection, api: api_table.Api, version: int, correlation_id: int) -> None:
+    def _refuse_version(
+        self, connection: Connection, api: api_table.Api, header: RequestHeader, served: tuple[int, int]
+    ) -> None:
+        low, high = served
+        if high < 0:
+            raise MalformedFrame(f"{api.name} is not served (kpybroker.api.versions)")
         if api is not API_VERSIONS:
-            raise MalformedFrame(f"{api.name} is served in versions {api.min} to {api.max}, not in {version}")
+            raise MalformedFrame(f"{api.name} is served in versions {low} to {high}, not in {header.api_version}")
         unsupported = api.response(
             error_code=ErrorCode.UNSUPPORTED_VERSION,
             api_keys=[
                 importlib.import_module("kpybroker.wire.rpc.api_versions").ApiVersion(
-                    api_key=api.key, min_version=api.min, max_version=api.max
+                    api_key=api.key, min_version=low, max_version=high
                 )
             ],
         )
-        connection.answer(encode_response(correlation_id, api, 0, unsupported))
+        connection.answer(encode_response(header.correlation_id, api, 0, unsupported))
 
 
 def _handle_long(_connection: Connection, _size_bytes: int, _reply: Reply, handle: Callable[[], Any]) -> Any:

@@ -39,6 +39,8 @@ _CRC_AT = 17
 CRC_FROM = 21
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP_AT = 35
+_PRODUCER_AT = 43
+_PRODUCER = Struct(">qh")
 _INT16 = Struct(">h")
 _INT64 = Struct(">q")
 
@@ -155,6 +157,13 @@ class Batch:
         self.max_timestamp = timestamp_ms
         _INT16.pack_into(self.view, _ATTRIBUTES_AT, self.attributes)
         _INT64.pack_into(self.view, _MAX_TIMESTAMP_AT, timestamp_ms)
+        self.crc = crc32c(self.view[CRC_FROM:])
+        _UINT32.pack_into(self.view, _CRC_AT, self.crc)
+
+    def rename_producer(self, producer_id: int, producer_epoch: int) -> None:
+        """Set the producer's id and epoch in place, and update the CRC."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        _PRODUCER.pack_into(self.view, _PRODUCER_AT, producer_id, producer_epoch)
         self.crc = crc32c(self.view[CRC_FROM:])
         _UINT32.pack_into(self.view, _CRC_AT, self.crc)
 

@@ -1,0 +1,280 @@
+"""Recordings of the requests that clients send to the brokers of a test, and the last requests of these brokers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from kpybroker.client.recorded import (
+    Filter,
+    Filters,
+    RecordedRequest,
+    load,
+    save,
+    table_of,
+)
+from kpybroker.client.replaying import REQUEST_TIMEOUT_S, Replay, replay
+from kpybroker.testing.node import ClusterNode
+
+EXPECT_TIMEOUT_S = 10.0
+LOOK_EVERY_S = 0.02
+SHOWN = 20
+IDS_AT_ONCE = 1000
+LAST_TAPE = 0
+
+
+class TopicNames:
+    """The names of topics by their ids, as the brokers know them."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+
+    def learn(self, node: ClusterNode, requests: Sequence[RecordedRequest]) -> None:
+        """Look up the ids in these requests that are not known yet."""
+        unknown = {each for request in requests for each in request.topic_ids} - self.names.keys()
+        ids = sorted(unknown)
+        for at in range(0, len(ids), IDS_AT_ONCE):
+            self.names.update(node.command({"do": "topics", "ids": ids[at : at + IDS_AT_ONCE]})["topics"])
+
+
+def take(node: ClusterNode, tape: int, names: TopicNames) -> tuple[list[RecordedRequest], int]:
+    """The recorded requests of a node, and the number of those that did not fit."""
+    found: list[RecordedRequest] = []
+    after = 0
+    while True:
+        answer = node.command({"do": "take", "tape": tape, "after": after})
+        lines: list[dict[str, Any]] = answer["requests"]
+        found += [RecordedRequest.of_line({**line, "node": node.node_id}, names.names) for line in lines]
+        if not answer["more"]:
+            break
+        after = lines[-1]["number"]
+    names.learn(node, found)
+    return found, answer["lost"]
+
+
+def last_requests(nodes: Sequence[ClusterNode]) -> list[RecordedRequest]:
+    """The last requests of all nodes that take commands, in the order in which they came."""
+    found: list[RecordedRequest] = []
+    names = TopicNames()
+    for node in nodes:
+        if node.takes_commands:
+            found += take(node, LAST_TAPE, names)[0]
+    return sorted(found, key=_order)
+
+
+def _order(request: RecordedRequest) -> tuple[int, int, int]:
+    return request.at_us, request.node, request.number
+
+
+class Recording:
+    """The requests that clients have sent since its beginning, with the responses. It ends with the `with` block, or
+    with `end`, and can still be read after that.
+
+    A recording continues when a broker is stopped or killed and started again. Requests of brokers and those of the
+    test kit itself are not recorded.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[ClusterNode] = (),
+        requests: Sequence[RecordedRequest] = (),
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        """Of the requests to these nodes, once `begin_at` is called; or one that has ended, with these requests."""
+        self._nodes = nodes
+        self._names = TopicNames()
+        self._names.names.update(names or {})
+        self._found: dict[tuple[int, int, int], RecordedRequest] = {}
+        """By process, node and number."""
+        for at, request in enumerate(requests):
+            self._found[0, 0, at] = request
+        self._tapes: dict[ClusterNode, tuple[int, int]] = {}
+        self._lost: dict[tuple[int, int], int] = {}
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Recording:
+        """The recording in a file. Raises OSError; ValueError with the line and the reason if it is damaged."""
+        requests = load(Path(path))
+        return cls((), requests, requests[0].topic_names if requests else None)
+
+    def begin_at(self, node: ClusterNode, *, with_last: bool = False) -> None:
+        """Record at this node from now on, if it is one of this recording's nodes. `with_last`: also what the process
+        has recorded since its start."""
+        if node not in self._nodes:
+            return
+        tape = node.command({"do": "record", "with_last": with_last})["tape"]
+        self._tapes[node] = tape, node.pid
+
+    def collect(self, node: ClusterNode | None = None) -> None:
+        """Fetch what a node has recorded, or all; nodes that do not run, or are paused, are left out."""
+        for each in list(self._tapes) if node is None else [node]:
+            tape, pid = self._tapes.get(each, (0, 0))
+            if tape and each.takes_commands and each.pid == pid:
+                requests, lost = take(each, tape, self._names)
+                self._found.update({(pid, request.node, request.number): request for request in requests})
+                self._lost[each.node_id, pid] = lost
+
+    @property
+    def lasts(self) -> bool:
+        """Whether requests are still recorded."""
+        return bool(self._tapes)
+
+    def end(self) -> None:
+        """Stop recording."""
+        self.collect()
+        tapes, self._tapes = self._tapes, {}
+        for node, (tape, pid) in tapes.items():
+            if node.takes_commands and node.pid == pid:
+                node.command({"do": "end", "tape": tape})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def __repr__(self) -> str:
+        return f"<recording of {len(self._found)} requests{' so far' if self.lasts else ''}>"
+
+    def __iter__(self) -> Iterator[RecordedRequest]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> list[RecordedRequest]:
+        self.collect()
+        return sorted(self._found.values(), key=_order)
+
+    @property
+    def lost(self) -> int:
+        """The number of requests that are missing because a broker had recorded 100,000 requests or 64 MB."""
+        self.collect()
+        return sum(self._lost.values())
+
+    def requests(self, api: str | None = None, **chosen: Unpack[Filters]) -> list[RecordedRequest]:
+        """The requests in the order in which they came; all, or those with this name (such as "Produce") that match.
+
+        `topic`, `group`: a topic or group that the request names; `client_id`; `node`; `error`: the name of an error
+        code in the response; `where`: a function of the request. Raises ValueError for a filter that can never match.
+        """
+        wanted = Filter(api, **chosen).check()
+        return [request for request in self._all() if wanted.matches(request)]
+
+    def expect(
+        self,
+        api: str,
+        count: int = 1,
+        timeout_s: float = EXPECT_TIMEOUT_S,
+        *,
+        answered: bool = True,
+        **chosen: Unpack[Filters],
+    ) -> list[RecordedRequest]:
+        """Wait until at least `count` such requests have been answered, and return them. Arguments as for `requests`.
+
+        `answered=False`: wait only until they have come.
+
+        Raises AssertionError after `timeout_s`, or at once if the recording has ended, with what was recorded.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            lasts = self.lasts
+            found = [each for each in self.requests(api, **chosen) if each.duration_us is not None or not answered]
+            if len(found) >= count:
+                return found
+            if not lasts or time.monotonic() > deadline:
+                break
+            time.sleep(LOOK_EVERY_S)
+        within = f" within {timeout_s:g} s" if lasts else ""
+        wanted = Filter(api, **chosen)
+        raise AssertionError(
+            f"expected {count} {wanted}{within}, found {len(found)}; {self._last_lines(api)}{self._gap()}"
+        )
+
+    def none(self, api: str, **chosen: Unpack[Filters]) -> None:
+        """Check that no such request has been recorded. Arguments as for `requests`.
+
+        Raises AssertionError with these requests; RuntimeError if requests are missing from the recording.
+        """
+        found = self.requests(api, **chosen)
+        if found:
+            raise AssertionError(f"expected no {Filter(api, **chosen)}, found {len(found)}:\n{table_of(found[:SHOWN])}")
+        if self.lost:
+            raise RuntimeError(f"whether there was {Filter(api, **chosen)} is unknown{self._gap()}")
+
+    def table(self, api: str | None = None, **chosen: Unpack[Filters]) -> str:
+        """A line of text for each request. Arguments as for `requests`."""
+        return table_of(self.requests(api, **chosen)) + self._gap()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file that `load`, `kpybroker requests show` and `kpybroker requests replay` read. It contains
+        everything that clients sent, also keys and values of records. Raises OSError."""
+        save(Path(path), self._all(), self._names.names)
+
+    def replay(
+        self,
+        bootstrap: str,
+        properties: str | os.PathLike[str] | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Replay:
+        """Send the requests again, to another cluster, and compare the responses; see `kpybroker requests replay`.
+
+        `properties`: a file with the settings of a client, if the cluster has logins or TLS. Raises CommandFailed if it
+        cannot be reached.
+        """
+        return replay(self._all(), bootstrap, None if properties is None else Path(properties), timeout_s)
+
+    def _gap(self) -> str:
+        lost = sum(self._lost.values())
+        return f"\n{lost} requests are missing: a broker records at most 100,000 requests and 64 MB" if lost else ""
+
+    def _last_lines(self, api: str) -> str:
+        """What was recorded instead of an expected request."""
+        same = self.requests(api)
+        shown = same or self._all()
+        if not shown:
+            return "no request was recorded"
+        return f"the last requests{f' of {api}' if same else ''}:\n{table_of(shown[-SHOWN:])}"
+
+
+class Recordings:
+    """The recordings of a cluster that have not ended: they follow the starts and stops of its nodes."""
+
+    def __init__(self) -> None:
+        self._open: list[Recording] = []
+
+    def begin(self, nodes: Sequence[ClusterNode]) -> Recording:
+        """Begin a recording. Raises ValueError if a node has too many, RuntimeError if none runs."""
+        running = [node for node in nodes if node.is_running]
+        if not running:
+            raise RuntimeError("no broker runs, so nothing can be recorded; call start() first")
+        recording = Recording(nodes)
+        with contextlib.ExitStack() as undo:
+            undo.callback(recording.end)
+            for node in running:
+                recording.begin_at(node)
+            undo.pop_all()
+        self._open = [each for each in self._open if each.lasts]
+        self._open.append(recording)
+        return recording
+
+    def before_end(self, nodes: Sequence[ClusterNode]) -> None:
+        """Fetch what these nodes have recorded, before they end."""
+        for recording in self._lasting():
+            for node in nodes:
+                recording.collect(node)
+
+    def after_start(self, node: ClusterNode) -> None:
+        """Continue at a node that has been started."""
+        for recording in self._lasting():
+            recording.begin_at(node, with_last=True)
+
+    def _lasting(self) -> list[Recording]:
+        return [each for each in self._open if each.lasts]
