@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kpybroker.cli.fault_commands import execute
+from kpybroker.cli.control import execute
 from kpybroker.cli.recording_commands import TAKEN_BYTES
 from kpybroker.client.peer import Peer
 from kpybroker.client.recorded import RecordedRequest
@@ -30,16 +30,16 @@ def begin(node: Node, limits: Limits = RECORDING) -> int:
     return node.server.recorder.begin(limits=limits)
 
 
-def do(node: Node, **command: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(execute(node.server, json.dumps(command).encode()))
+async def do(node: Node, **command: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(await execute(node.server, json.dumps(command).encode()))
     return answer
 
 
-def taken(node: Node, tape: int) -> list[RecordedRequest]:
+async def taken(node: Node, tape: int) -> list[RecordedRequest]:
     found: list[RecordedRequest] = []
     after = 0
     while True:
-        answer = do(node, do="take", tape=tape, after=after)
+        answer = await do(node, do="take", tape=tape, after=after)
         found += [RecordedRequest.of_line({**line, "node": 1}, {}) for line in answer["requests"]]
         if not answer["more"]:
             return found
@@ -57,7 +57,7 @@ def test_requests_and_responses_are_recorded(with_broker: WithBroker) -> None:
         await put(peer, "t", b"x")
         await put(peer, "missing", b"x")
         await get(peer, "t", 0)
-        found = taken(node, tape)
+        found = await taken(node, tape)
         assert shown(found) == [
             ("CreateTopics", 7, "ok"),
             ("Produce", 9, "ok"),
@@ -71,7 +71,7 @@ def test_requests_and_responses_are_recorded(with_broker: WithBroker) -> None:
         assert found[1].fields["topic_data"][0]["partition_data"][0]["records"] == batch_of(b"x"), "as the client sent"
         assert found[1].duration_us is not None
         assert found[3].response_fields is not None
-        assert taken(node, tape) == [], "they are returned only once"
+        assert await taken(node, tape) == [], "they are returned only once"
 
     with_broker(scenario)
 
@@ -86,7 +86,7 @@ def test_requests_without_a_response(with_broker: WithBroker) -> None:
             await other.frame()
             other.send_frame(b"\0\x03\0\x09\0\0\0\1\xff\xff\0\xff")
             assert await other.closed()
-        found = taken(node, tape)
+        found = await taken(node, tape)
         assert shown(found[:2]) == [("Produce", 9, NOT_SENT), ("Metadata", 9, "ok")]
         assert (found[2].api, found[2].outcome) == ("Metadata", found[2].end)
         assert "refused: Metadata v9:" in found[2].outcome
@@ -94,11 +94,11 @@ def test_requests_without_a_response(with_broker: WithBroker) -> None:
         waits = fetch.Request(max_wait_ms=60_000, min_bytes=1, session_epoch=-1, topics=_topics())
         async with raw(node) as other:
             other.ask(1, "Fetch", waits, 12)
-            while not (found := taken(node, tape)):
+            while not (found := await taken(node, tape)):
                 await asyncio.sleep(0.001)
             assert shown(found) == [("Fetch", 12, "no response")]
-            assert found == taken(node, tape), "it is not complete"
-        while (found := taken(node, tape))[0].end is None:
+            assert found == await taken(node, tape), "it is not complete"
+        while (found := await taken(node, tape))[0].end is None:
             await asyncio.sleep(0.001)
         assert [(each.api, each.end, each.duration_us) for each in found] == [("Fetch", CLOSED, None)]
 
@@ -125,7 +125,7 @@ def test_brokers_and_the_test_kit_are_not_recorded(with_broker: WithBroker) -> N
         async with raw(node) as other:
             other.send(b"".join(kit))
             await other.frame()
-        assert taken(node, tape) == []
+        assert await taken(node, tape) == []
         assert node.server.recorder.tape(tape).size_bytes == 0
 
     with_broker(scenario)
@@ -137,9 +137,9 @@ def test_the_last_requests_are_kept(with_broker: WithBroker) -> None:
         await make(peer, "t")
         for value in (b"a", b"b", b"c"):
             await put(peer, "t", value)
-        found = taken(node, 0)
+        found = await taken(node, 0)
         assert shown(found) == [("Produce", 9, "ok")] * 3
-        assert taken(node, 0) == found, "they stay"
+        assert await taken(node, 0) == found, "they stay"
         assert node.server.recorder.tape(0).lost == 0
 
     with_broker(scenario)
@@ -173,9 +173,9 @@ def test_a_full_recording_counts_what_it_lacks(with_broker: WithBroker) -> None:
             tape = begin(node, limits)
             for _ in range(5):
                 await put(peer, "t", b"x" * 1000)
-            assert do(node, do="take", tape=tape, after=0)["lost"] == 3
+            assert (await do(node, do="take", tape=tape, after=0))["lost"] == 3
             await put(peer, "t", b"x" * 1000)  # there is room again
-            assert len(taken(node, tape)) == 1
+            assert len(await taken(node, tape)) == 1
             assert node.server.recorder.tape(tape).size_bytes == 0
 
     with_broker(scenario)
@@ -188,7 +188,7 @@ def test_a_response_that_does_not_fit_is_not_kept(with_broker: WithBroker) -> No
         tapes = begin(node, RECORDING._replace(size_bytes=3000)), begin(node, RECORDING._replace(frame_bytes=3000))
         await get(peer, "t", 0)
         for tape in tapes:
-            (request,) = taken(node, tape)
+            (request,) = await taken(node, tape)
             assert request.is_whole
             assert request.response is None
             assert request.outcome == f"{request.response_bytes} bytes, not kept"
@@ -204,7 +204,7 @@ def test_large_produce_requests_are_kept_without_records(with_broker: WithBroker
         whole = begin(node)
         await put(peer, "t", b"x" * 2000)
         await peer.ask("Metadata", metadata.Request(topics=[metadata.MetadataRequestTopic(name="m" * 2000)]))
-        (short, asked), (full, _) = taken(node, small), taken(node, whole)
+        (short, asked), (full, _) = await taken(node, small), await taken(node, whole)
         assert (short.is_whole, short.request_bytes, full.is_whole) == (False, full.request_bytes, True)
         records = short.fields["topic_data"][0]["partition_data"][0].pop("records")
         expected = full.fields["topic_data"][0]["partition_data"][0].pop("records")
@@ -223,10 +223,12 @@ def test_a_command_returns_a_part_of_many_requests(with_broker: WithBroker) -> N
         tape = begin(node)
         for _ in range(8):
             await put(peer, "t", b"x" * 100_000)
-        part = do(node, do="take", tape=tape, after=0)
+        part = await do(node, do="take", tape=tape, after=0)
         assert (len(part["requests"]), part["more"]) == (1 + TAKEN_BYTES // 100_000, True)
         last = part["requests"][-1]["number"]
-        assert [each.number for each in taken(node, tape)] == list(range(last + 1, last + 9 - len(part["requests"])))
+        assert [each.number for each in await taken(node, tape)] == list(
+            range(last + 1, last + 9 - len(part["requests"]))
+        )
 
     with_broker(scenario)
 
@@ -235,13 +237,13 @@ def test_a_server_without_tapes_has_no_interceptor(with_broker: WithBroker) -> N
     async def scenario(peer: Peer, node: Node) -> None:
         port = node.server.port
         before = port.dispatch, port.encode
-        tapes = [do(node, do="record")["tape"] for _ in range(TAPES_MAX)]
+        tapes = [(await do(node, do="record"))["tape"] for _ in range(TAPES_MAX)]
         assert port.dispatch != before[0]
-        assert do(node, do="record")["refused"] == f"there are {TAPES_MAX} recordings already; end some"
+        assert (await do(node, do="record"))["refused"] == f"there are {TAPES_MAX} recordings already; end some"
         await make(peer, "t")
         for tape in tapes:
-            assert shown(taken(node, tape)) == [("CreateTopics", 7, "ok")]
-            assert do(node, do="end", tape=tape) == {}
+            assert shown(await taken(node, tape)) == [("CreateTopics", 7, "ok")]
+            assert await do(node, do="end", tape=tape) == {}
         assert (port.dispatch, port.encode) == before
         await make(peer, "u")
 
@@ -252,10 +254,10 @@ def test_a_recording_can_begin_with_the_last_requests(with_broker: WithBroker) -
     async def scenario(peer: Peer, node: Node) -> None:
         node.server.recorder.remember(LAST)
         await make(peer, "t")
-        tape = do(node, do="record", with_last=True)["tape"]
+        tape = (await do(node, do="record", with_last=True))["tape"]
         await put(peer, "t", b"x")
-        assert [each.api for each in taken(node, tape)] == ["CreateTopics", "Produce"]
-        assert [each.api for each in taken(node, 0)] == ["CreateTopics", "Produce"], "the last requests stay"
+        assert [each.api for each in await taken(node, tape)] == ["CreateTopics", "Produce"]
+        assert [each.api for each in await taken(node, 0)] == ["CreateTopics", "Produce"], "the last requests stay"
 
     with_broker(scenario)
 
@@ -275,6 +277,6 @@ def test_a_recording_can_begin_with_the_last_requests(with_broker: WithBroker) -
 def test_wrong_commands_are_refused(command: dict[str, Any], told: str, with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         with pytest.raises(AssertionError, match=told):
-            raise AssertionError(do(node, **command)["refused"])
+            raise AssertionError((await do(node, **command))["refused"])
 
     with_broker(scenario)
