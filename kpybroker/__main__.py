@@ -5,10 +5,6 @@ from __future__ import annotations
 import sys
 
 SERVING = ("dev", "serve")
-WINDOWS = (
-    "kpybroker: Windows is not supported, because it lacks file operations that the log needs; install WSL2 "
-    "(`wsl --install`) and start kpybroker there. Clients on Windows reach it at localhost"
-)
 
 
 def main() -> None:
@@ -21,9 +17,6 @@ def main() -> None:
 
 
 def _run() -> None:
-    if sys.platform == "win32":
-        print(WINDOWS, file=sys.stderr)
-        sys.exit(2)
     arguments = sys.argv[1:]
     is_serving = bool(arguments) and arguments[0] in SERVING
     if is_serving:

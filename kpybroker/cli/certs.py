@@ -97,5 +97,5 @@ def _is_host(text: str) -> bool:
 
 def _write_new(path: Path, content: bytes) -> None:
     """Write a file that only the owner can read. Raises FileExistsError."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)

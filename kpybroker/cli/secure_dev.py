@@ -138,7 +138,7 @@ def _replace(path: Path, content: bytes) -> None:
     """Write a file that only the owner may read; readers see either the old file or the new one."""
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
     partial.replace(path)
 

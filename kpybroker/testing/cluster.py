@@ -25,6 +25,7 @@ from kpybroker.testing.kafka import Kafka, as_setting
 from kpybroker.testing.node_process import STOP_TIMEOUT_S, BrokerStartError, NodeProcess, ReadyFacts
 from kpybroker.testing.output import BrokerOutput
 from kpybroker.testing.snapshot import Snapshot, put_back, take
+from kpybroker.world.processes import apart
 
 PREFIX = "kpybroker-"
 """The prefix of the names of temporary directories."""
@@ -259,7 +260,7 @@ class Cluster(Kafka):
         self._alive = os.fdopen(writing, "wb", buffering=0)
         with os.fdopen(reading, "rb", buffering=0) as end:
             self._remover = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _REMOVE, str(directory)], stdin=end, start_new_session=True
+                [sys.executable, "-I", "-S", "-c", _REMOVE, str(directory)], stdin=end, **apart()
             )
         try:
             commands = self._commands(directory)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import re
 import signal
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from kpybroker.cli.children import HAND_OVER
+from kpybroker.world import processes
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -87,8 +87,8 @@ class NodeProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C must reach only the tests, whose teardown may still need the broker
-                pass_fds=(self._alive.fileno(),),
+                # Ctrl-C must reach only the tests, whose teardown may still need the broker
+                **processes.apart([self._alive.fileno()]),
             )
 
     def wait_until_ready(self) -> ReadyFacts:
@@ -158,10 +158,10 @@ class NodeProcess:
                 self._lines.get(timeout=STOP_TIMEOUT_S)
 
     def stop(self) -> None:
-        """Stop the node with SIGTERM, and wait. Kills it after STOP_TIMEOUT_S."""
+        """Stop the node, and wait. Kills it after STOP_TIMEOUT_S."""
         self.resume()
         if self._process is not None:
-            self._process.terminate()
+            processes.stop(self._process)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_TIMEOUT_S)
         self.kill()
@@ -180,28 +180,26 @@ class NodeProcess:
     def pause(self) -> None:
         """Halt the process: connections stay open, and requests get no response. Raises RuntimeError if it is
         stopped."""
-        self._signal(signal.SIGSTOP)
+        processes.pause(self._running())
         self._is_paused = True
-        if sys.platform == "linux":  # the signal takes effect later
-            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a paused process continue."""
         if self._is_paused:
-            self._signal(signal.SIGCONT)
+            processes.resume(self._running())
             self._is_paused = False
 
-    def _signal(self, number: int) -> None:
+    def _running(self) -> subprocess.Popen[bytes]:
         if not self.is_running:
             raise RuntimeError(f"broker {self.node_id} {self.ended() or 'is stopped'}; call start() first")
         assert self._process is not None
-        self._process.send_signal(number)
+        return self._process
 
 
 def _read_lines(stdout: IO[bytes], lines: queue.SimpleQueue[str]) -> None:
     with contextlib.suppress(OSError, ValueError):  # closed by `kill`
         for line in stdout:
-            lines.put(line.decode(errors="surrogateescape").rstrip("\n"))
+            lines.put(line.decode(errors="surrogateescape").rstrip("\r\n"))
     lines.put("")
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.world import World, real
-from kpybroker.world.real import RealDisk, RealWorld, real_world, sync_to_device
+from kpybroker.world import World, syncing
+from kpybroker.world.real import RealDisk, RealWorld, real_world
+from kpybroker.world.syncing import sync_to_device
 
 
 def test_it_is_a_world() -> None:
@@ -112,7 +113,7 @@ def test_a_port_in_use_is_an_error() -> None:
 
 def test_without_a_full_sync_a_plain_one_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uses the number of macOS's F_FULLFSYNC, which the Linux kernel does not support."""
-    monkeypatch.setattr(real, "FULL_SYNC", 51)
+    monkeypatch.setattr(syncing, "FULL_SYNC", 51)
     synced: list[int] = []
     with (tmp_path / "f").open("wb") as file:
         sync_to_device(file.fileno(), synced.append)
@@ -125,7 +126,7 @@ def test_a_failed_full_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.Monk
     def lost(handle: int, command: int) -> int:
         raise OSError(errno.EIO, "lost")
 
-    monkeypatch.setattr(real, "FULL_SYNC", 51)
+    monkeypatch.setattr(syncing, "FULL_SYNC", 51)
     monkeypatch.setattr(fcntl, "fcntl", lost)
     synced: list[int] = []
     with (tmp_path / "f").open("wb") as file, pytest.raises(OSError, match="lost"):
