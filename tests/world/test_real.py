@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,10 @@ import pytest
 from kpybroker.world import World, syncing
 from kpybroker.world.real import RealDisk, RealWorld, real_world
 from kpybroker.world.syncing import sync_to_device
+from kpybroker.world.system_disk import SystemDisk
+from tests.storage.strict_disk import StrictDisk
+
+DISKS = [RealDisk, StrictDisk]
 
 
 def test_it_is_a_world() -> None:
@@ -22,8 +28,14 @@ def test_it_is_a_world() -> None:
     assert RealWorld(5).random.random() == RealWorld(5).random.random()
 
 
-def test_buffers_are_written_in_one_call(tmp_path: Path) -> None:
-    disk = RealDisk()
+@pytest.fixture(params=DISKS)
+def disk(request: pytest.FixtureRequest) -> Iterator[SystemDisk]:
+    found: SystemDisk = request.param()
+    yield found
+    found.shutdown()
+
+
+def test_buffers_are_written_in_one_call(tmp_path: Path, disk: SystemDisk) -> None:
     handle = disk.open(str(tmp_path / "f"), create=True)
     parts = [bytes([at % 251]) * (at % 7) for at in range(3000)]
     assert disk.pwritev(handle, parts, 5) == sum(map(len, parts))
@@ -37,11 +49,9 @@ def test_buffers_are_written_in_one_call(tmp_path: Path) -> None:
     assert disk.pread_nowait(handle, 10, 3) == b""
     assert asyncio.run(disk.cold_read(handle, 10, 1)) == b"bc"
     disk.close(handle)
-    disk.shutdown()
 
 
-def test_a_lock_is_exclusive(tmp_path: Path) -> None:
-    disk = RealDisk()
+def test_a_lock_is_exclusive(tmp_path: Path, disk: SystemDisk) -> None:
     path = str(tmp_path / ".lock")
     handle = disk.lock(path)
     with pytest.raises(BlockingIOError, match="locked by another broker of this process"):
@@ -56,12 +66,23 @@ def test_a_lock_is_exclusive(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", as_java, path], check=False).returncode == 3
     disk.close(handle)
     again = disk.lock(path)
-    assert fcntl.fcntl(again, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    assert subprocess.run([sys.executable, "-c", as_java, path], check=False).returncode == 3
     disk.close(again)
+    assert subprocess.run([sys.executable, "-c", as_java, path], check=False).returncode == 0
 
 
-def test_work_off_the_loop_keeps_its_order(tmp_path: Path) -> None:
-    disk = RealDisk()
+def test_open_files_are_not_inherited(tmp_path: Path, disk: SystemDisk) -> None:
+    """Otherwise a child would hold the lock of a broker that has ended."""
+    handle = disk.lock(str(tmp_path / ".lock"))
+    sees = (
+        "import os, sys; sys.exit(any(os.path.realpath(f'/dev/fd/{n}') == sys.argv[1] for n in os.listdir('/dev/fd')))"
+    )
+    command = [sys.executable, "-c", sees, os.path.realpath(tmp_path / ".lock")]
+    assert subprocess.run(command, check=False, close_fds=False).returncode == 0
+    disk.close(handle)
+
+
+def test_work_off_the_loop_keeps_its_order(tmp_path: Path, disk: SystemDisk) -> None:
     done: list[int] = []
 
     async def scenario() -> None:
@@ -73,7 +94,6 @@ def test_work_off_the_loop_keeps_its_order(tmp_path: Path) -> None:
 
     asyncio.run(scenario())
     assert done == list(range(50))
-    disk.shutdown()
 
 
 class Echo(asyncio.Protocol):
