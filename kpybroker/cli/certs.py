@@ -84,7 +84,7 @@ def dev(
         raise CommandFailed(f"{error.filename} already exists; remove it, or name another directory") from None
     except OSError as error:
         raise CommandFailed(f"cannot write to {at}: {error.strerror or error}") from None
-    show_line(SETTINGS.format(at=at))
+    show_line(SETTINGS.format(at=at.as_posix()))
 
 
 def _is_host(text: str) -> bool:

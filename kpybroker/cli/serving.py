@@ -142,7 +142,8 @@ def _dev_several(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetim
         raise ConfigError(IN_USE.format(directory)) from error
     except OSError as error:
         raise ConfigError(f"cannot use {directory}: {error.strerror}; choose another --data-dir") from error
-    with contextlib.closing(Ports()) as ports:
+    with contextlib.closing(Ports()) as ports, contextlib.ExitStack() as at_end:
+        at_end.callback(world.disk.close, lock)  # Windows removes no file that is open
         nodes = plan(directory, wanted, DEV_DEFAULTS, ports)
         try:
             for node in nodes:
@@ -154,7 +155,6 @@ def _dev_several(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetim
         ports.let_nodes_listen()
         failure = asyncio.run(_oversee(nodes, directory, lifetime))
     early.ignore_signals()
-    world.disk.close(lock)
     _end_with(failure)
 
 

@@ -1,13 +1,17 @@
-"""A portable disk over a file system that ignores case and refuses to rename or delete open files, as Windows does."""
+"""A portable disk over a file system that ignores case and refuses to rename or delete open files, as Windows does.
+
+On Windows it is the real disk.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 from kpybroker.world.portable_disk import PortableDisk
-from kpybroker.world.real import RealWorld
+from kpybroker.world.real import RealDisk, RealWorld
 from tests.storage.folding import found
 
 
@@ -25,24 +29,28 @@ def open_below(path: str) -> bool:
     return False
 
 
-class StrictDisk(PortableDisk):
-    """Raises PermissionError where Windows does."""
+if sys.platform == "win32":
+    StrictDisk = RealDisk
+else:
 
-    def _native(self, path: str) -> str:
-        return found(path)
+    class StrictDisk(PortableDisk):
+        """Raises PermissionError where Windows does."""
 
-    def _refuse_open(self, path: str) -> None:
-        if open_below(self._native(path)):
-            raise PermissionError(errno.EACCES, "the file is open", path)
+        def _native(self, path: str) -> str:
+            return found(path)
 
-    def _rename(self, old: str, new: str) -> None:
-        self._refuse_open(old)
-        self._refuse_open(new)
-        super()._rename(old, new)
+        def _refuse_open(self, path: str) -> None:
+            if open_below(self._native(path)):
+                raise PermissionError(errno.EACCES, "the file is open", path)
 
-    def _unlink(self, path: str) -> None:
-        self._refuse_open(path)
-        super()._unlink(path)
+        def _rename(self, old: str, new: str) -> None:
+            self._refuse_open(old)
+            self._refuse_open(new)
+            super()._rename(old, new)
+
+        def _unlink(self, path: str) -> None:
+            self._refuse_open(path)
+            super()._unlink(path)
 
 
 class StrictWorld(RealWorld):

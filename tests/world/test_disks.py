@@ -12,7 +12,8 @@ from random import Random
 import pytest
 
 from kpybroker.world import windows_disk
-from kpybroker.world.posix_disk import PosixDisk
+from kpybroker.world.portable_disk import PortableDisk
+from kpybroker.world.real import RealDisk
 from kpybroker.world.system_disk import SystemDisk
 from kpybroker.world.windows_disk import persistently, windows_path
 from tests.storage.strict_disk import StrictDisk
@@ -96,10 +97,12 @@ class Play:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_all_disks_return_the_same(tmp_path: Path, seed: int) -> None:
-    plays = [Play(disk(), tmp_path / disk.__name__, seed) for disk in (PosixDisk, StrictDisk)]
-    posix, strict = (play.whole() for play in plays)
-    assert posix == strict
-    assert len(posix) > STEPS // 4
+    plays = [
+        Play(disk(), tmp_path / str(number), seed) for number, disk in enumerate((RealDisk, PortableDisk, StrictDisk))
+    ]
+    real, portable, strict = (play.whole() for play in plays)
+    assert real == portable == strict
+    assert len(real) > STEPS // 4
 
 
 def test_threads_read_and_write_what_they_mean_while_files_move(tmp_path: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,13 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.world import World, syncing
+from kpybroker.world import World
 from kpybroker.world.real import RealDisk, RealWorld, real_world
-from kpybroker.world.syncing import sync_to_device
 from kpybroker.world.system_disk import SystemDisk
 from tests.storage.strict_disk import StrictDisk
 
-DISKS = [RealDisk, StrictDisk]
+DISKS = [RealDisk] if sys.platform == "win32" else [RealDisk, StrictDisk]
+LOCKS = (
+    "import msvcrt; msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)"
+    if sys.platform == "win32"
+    else "import fcntl; fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+)
+AS_JAVA = f"""
+import sys
+file = open(sys.argv[1], "r+")
+try:
+    {LOCKS}
+except OSError:
+    sys.exit(3)
+"""
 
 
 def test_it_is_a_world() -> None:
@@ -56,30 +65,12 @@ def test_a_lock_is_exclusive(tmp_path: Path, disk: SystemDisk) -> None:
     handle = disk.lock(path)
     with pytest.raises(BlockingIOError, match="locked by another broker of this process"):
         disk.lock(path)
-    as_java = (
-        "import fcntl, sys\n"
-        "try:\n"
-        "    fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
-        "except OSError:\n"
-        "    sys.exit(3)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", as_java, path], check=False).returncode == 3
+    assert subprocess.run([sys.executable, "-c", AS_JAVA, path], check=False).returncode == 3
     disk.close(handle)
     again = disk.lock(path)
-    assert subprocess.run([sys.executable, "-c", as_java, path], check=False).returncode == 3
+    assert subprocess.run([sys.executable, "-c", AS_JAVA, path], check=False).returncode == 3
     disk.close(again)
-    assert subprocess.run([sys.executable, "-c", as_java, path], check=False).returncode == 0
-
-
-def test_open_files_are_not_inherited(tmp_path: Path, disk: SystemDisk) -> None:
-    """Otherwise a child would hold the lock of a broker that has ended."""
-    handle = disk.lock(str(tmp_path / ".lock"))
-    sees = (
-        "import os, sys; sys.exit(any(os.path.realpath(f'/dev/fd/{n}') == sys.argv[1] for n in os.listdir('/dev/fd')))"
-    )
-    command = [sys.executable, "-c", sees, os.path.realpath(tmp_path / ".lock")]
-    assert subprocess.run(command, check=False, close_fds=False).returncode == 0
-    disk.close(handle)
+    assert subprocess.run([sys.executable, "-c", AS_JAVA, path], check=False).returncode == 0
 
 
 def test_work_off_the_loop_keeps_its_order(tmp_path: Path, disk: SystemDisk) -> None:
@@ -129,26 +120,3 @@ def test_a_port_in_use_is_an_error() -> None:
         listener.close()
 
     asyncio.run(scenario())
-
-
-def test_without_a_full_sync_a_plain_one_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses the number of macOS's F_FULLFSYNC, which the Linux kernel does not support."""
-    monkeypatch.setattr(syncing, "FULL_SYNC", 51)
-    synced: list[int] = []
-    with (tmp_path / "f").open("wb") as file:
-        sync_to_device(file.fileno(), synced.append)
-        assert synced == [file.fileno()]
-
-
-def test_a_failed_full_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel reports a lost write only once: the next fsync would succeed."""
-
-    def lost(handle: int, command: int) -> int:
-        raise OSError(errno.EIO, "lost")
-
-    monkeypatch.setattr(syncing, "FULL_SYNC", 51)
-    monkeypatch.setattr(fcntl, "fcntl", lost)
-    synced: list[int] = []
-    with (tmp_path / "f").open("wb") as file, pytest.raises(OSError, match="lost"):
-        sync_to_device(file.fileno(), synced.append)
-    assert synced == []
