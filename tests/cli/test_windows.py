@@ -25,7 +25,10 @@ with Broker() as broker:
     broker.send(topic, b"1")
     broker.pause()
     broker.resume()
-    broker.restart()
+    directory = str(broker._directory)
+    broker.stop()
+    assert os.path.exists(directory + "/data/.kafka_cleanshutdown"), "it was not killed"
+    broker.start()
     snapshot = broker.snapshot()
     broker.send(topic, b"2")
     broker.kill()
@@ -33,7 +36,6 @@ with Broker() as broker:
     assert [record.value for record in broker.records(topic)] == [b"1", b"2"]
     broker.restore(snapshot)
     assert [record.value for record in broker.records(topic)] == [b"1"]
-    directory = str(broker._directory)
     assert "Traceback" not in broker.log, broker.log
 assert not os.path.exists(directory)
 print("done")
@@ -64,9 +66,7 @@ def ready(process: subprocess.Popen[bytes]) -> list[str]:
     return line.split()[2].partition(b"=")[2].decode().split(",")
 
 
-@pytest.mark.parametrize(
-    "how", ["stdin", pytest.param("ctrl-c", marks=pytest.mark.slow), pytest.param("ctrl-break", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("how", ["stdin", "ctrl-c", "ctrl-break"])
 def test_a_broker_serves_and_stops(how: str, environment: dict[str, str]) -> None:
     process = program(environment, "dev", "--port", "0", "--ephemeral", "--until-stdin-closes")
     try:
@@ -79,6 +79,24 @@ def test_a_broker_serves_and_stops(how: str, environment: dict[str, str]) -> Non
     finally:
         process.kill()
     assert (*said, process.returncode) == (b"", b"", 0)
+
+
+def test_directories_may_have_the_separators_of_windows(tmp_path: Path, environment: dict[str, str]) -> None:
+    native = str(tmp_path / "data").replace("/", "\\")
+    process = program(environment, "serve", "--set", f"log.dirs={native}", "--set", "listeners=PLAINTEXT://127.0.0.1:0")
+    try:
+        ready(process)
+    finally:
+        process.kill()
+        process.communicate(timeout=WAIT_S)
+    assert (tmp_path / "data" / "meta.properties").exists()
+
+
+def test_too_many_connections_are_refused(environment: dict[str, str]) -> None:
+    process = program(environment, "dev", "--port", "0", "--ephemeral", "--set", "max.connections=5000")
+    said, errors = process.communicate(timeout=WAIT_S)
+    assert (said, process.returncode) == (b"", 2)
+    assert b"on Windows, at most 384 connections are possible" in errors
 
 
 @pytest.mark.slow
