@@ -57,12 +57,13 @@ def program(environment: dict[str, str], *arguments: str) -> subprocess.Popen[by
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
 
 
-def ready(process: subprocess.Popen[bytes]) -> list[str]:
-    """The addresses in the ready line."""
+def ready(process: subprocess.Popen[bytes], data: Path | None = None) -> list[str]:
+    """The addresses in the ready line, which must name the directory."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith(b"kpybroker ready bootstrap="), process.communicate(timeout=WAIT_S)[1].decode()
     assert line.endswith(b"\r\n")
+    assert data is None or f" data={data} ".encode() in line
     return line.split()[2].partition(b"=")[2].decode().split(",")
 
 
@@ -85,7 +86,7 @@ def test_directories_may_have_the_separators_of_windows(tmp_path: Path, environm
     native = str(tmp_path / "data").replace("/", "\\")
     process = program(environment, "serve", "--set", f"log.dirs={native}", "--set", "listeners=PLAINTEXT://127.0.0.1:0")
     try:
-        ready(process)
+        ready(process, tmp_path / "data")
     finally:
         process.kill()
         process.communicate(timeout=WAIT_S)

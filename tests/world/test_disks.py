@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -105,6 +106,15 @@ def test_all_disks_return_the_same(tmp_path: Path, seed: int) -> None:
     assert len(real) > STEPS // 4
 
 
+@pytest.fixture
+def _hasty_threads() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_hasty_threads")
 def test_threads_read_and_write_what_they_mean_while_files_move(tmp_path: Path) -> None:
     """There is one position for each open file, and a rename closes it."""
     disk = StrictDisk()
@@ -121,8 +131,11 @@ def test_threads_read_and_write_what_they_mean_while_files_move(tmp_path: Path) 
         for write in writes:
             write.result()
         await asyncio.gather(*reads)
-        found = await asyncio.gather(*(disk.cold_read(handle, 100, number * 100) for number in range(200)))
-        assert found == pieces
+        found = await asyncio.gather(
+            *(disk.cold_read(handle, 100, number * 100) for number in range(200)),
+            *(disk.cold_read(handle, 100, number * 100) for number in range(200)),
+        )
+        assert found == pieces + pieces
 
     asyncio.run(scenario())
     disk.close(handle)
