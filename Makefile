@@ -38,6 +38,7 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 
 oracle: prerequisites                     ## the same compat tests, on Apache Kafka
 	$(BIN)/python -m pytest compat_tests -m "not full" --target kafka

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 SERVING = ("dev", "serve")
-WINDOWS = (
-    "kpybroker: Windows is not supported, because it lacks file operations that the log needs; install WSL2 "
-    "(`wsl --install`) and start kpybroker there. Clients on Windows reach it at localhost"
-)
 
 
 def main() -> None:
@@ -20,10 +17,16 @@ def main() -> None:
         sys.exit(130)
 
 
+def _write_utf8() -> None:
+    """Windows has another encoding for files and pipes, which lacks most characters."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not without a console
+            stream.reconfigure(encoding="utf-8")
+
+
 def _run() -> None:
     if sys.platform == "win32":
-        print(WINDOWS, file=sys.stderr)
-        sys.exit(2)
+        _write_utf8()
     arguments = sys.argv[1:]
     is_serving = bool(arguments) and arguments[0] in SERVING
     if is_serving:

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.serving import Scenario, run_scenario
+
+collect_ignore = (
+    [
+        "cli/test_descriptors.py",
+        "cli/test_hangup.py",
+        "cli/test_platforms.py",
+        "cli/test_short_descriptors.py",
+        "cli/test_windows.py",
+        "world/test_event_loops.py",
+        "world/test_posix.py",
+    ]
+    if sys.platform == "win32"
+    else []
+)
+"""Tests of POSIX signals, limits and file calls, and the tests that simulate Windows."""
 
 os.environ.setdefault("PYTEST_TIMEOUT", "300")
 """The time limit of a test in seconds, for pytest-timeout. Not in pyproject.toml, as other users may not have that

@@ -18,10 +18,12 @@ SMALL = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms"
 
 
 @contextlib.asynccontextmanager
-async def serving(directory: Path, properties: Mapping[str, str] | None = None, seed: int = 7) -> AsyncIterator[Node]:
+async def serving(
+    directory: Path, properties: Mapping[str, str] | None = None, seed: int = 7, world: RealWorld | None = None
+) -> AsyncIterator[Node]:
     """A node on a free port of 127.0.0.1, stopped cleanly at the end."""
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **SMALL, **(properties or {})}
-    world = RealWorld(seed)
+    world = world or RealWorld(seed)
     node = await Node.start(world, parse_config(settings))
     try:
         yield node

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from kpybroker.client.client import CommandFailed
 from kpybroker.errors import ConfigError
-from kpybroker.world.real import sync_to_device
+from kpybroker.world.syncing import sync_directory_to_device, sync_to_device
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +114,7 @@ class LocalStore:
                 sync_to_device(file.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(written, final)
-                _sync_folder(final.parent)
+                sync_directory_to_device(str(final.parent))
                 return True
             return False
         finally:
@@ -132,20 +132,12 @@ class LocalStore:
             for name in files:
                 with (Path(directory) / name).open("rb") as file:
                     sync_to_device(file.fileno())
-            _sync_folder(Path(directory))
-            _sync_folder(Path(directory).parent)
+            sync_directory_to_device(directory)
+            sync_directory_to_device(str(Path(directory).parent))
 
     def delete(self, folder: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._root / folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        sync_to_device(descriptor, os.fsync)
-    finally:
-        os.close(descriptor)
 
 
 class HadoopStore:

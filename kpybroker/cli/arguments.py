@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from kpybroker.cli.help_page import HelpPage, HelpRow
 from kpybroker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kpybroker.world import World
 
 DEV = (
     "Start a broker or a cluster of several for local development, on 127.0.0.1. It prints one line, `kpybroker "
@@ -56,8 +59,11 @@ def broker_count(text: str) -> int:
     return int(text)
 
 
-def run_serving(arguments: list[str]) -> None:
-    """Run `dev` or `serve`. Exits with 2 and one line for invalid arguments. Raises ConfigError."""
+def run_serving(arguments: list[str], world: World | None = None) -> None:
+    """Run `dev` or `serve`, in the given World of the test kit if there is one.
+
+    Exits with 2 and one line for invalid arguments. Raises ConfigError.
+    """
     given = _read(arguments)
     from kpybroker.cli import local_cluster, serving
 
@@ -70,7 +76,7 @@ def run_serving(arguments: list[str]) -> None:
         given.ready_file,
         until_stdin_closes=given.until_stdin_closes or given.control,
         takes_commands=given.control,
-        clock_ahead_ms=given.clock_ahead_ms,
+        world=world,
     )
     if given.command == "dev":
         settings = serving.parse_settings(given.settings)
@@ -136,7 +142,6 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
             action="store_true",
             help="Take commands of tests on standard input until it closes (one broker; see docs/testing.md).",
         )
-        command.add_argument("--clock-ahead-ms", type=int, default=0, help=argparse.SUPPRESS)
     return parser, dev, serve
 
 

@@ -84,7 +84,7 @@ def dev(
         raise CommandFailed(f"{error.filename} already exists; remove it, or name another directory") from None
     except OSError as error:
         raise CommandFailed(f"cannot write to {at}: {error.strerror or error}") from None
-    show_line(SETTINGS.format(at=at))
+    show_line(SETTINGS.format(at=at.as_posix()))
 
 
 def _is_host(text: str) -> bool:
@@ -97,5 +97,5 @@ def _is_host(text: str) -> bool:
 
 def _write_new(path: Path, content: bytes) -> None:
     """Write a file that only the owner can read. Raises FileExistsError."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)

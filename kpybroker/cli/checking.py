@@ -56,7 +56,7 @@ class Report(NamedTuple):
 @contextmanager
 def locked(directory: Path) -> Iterator[tuple[World, str]]:
     """Hold the lock of a data directory. Raises CommandFailed."""
-    path = str(directory.absolute())
+    path = directory.absolute().as_posix()
     world = real_world()
     if not os.path.isdir(path) or not any(os.path.exists(f"{path}/{name}") for name in (META_PROPERTIES, LOCK)):
         raise CommandFailed(f"{path} is not a broker's data directory; name one of log.dirs, or that of --data-dir")

@@ -91,7 +91,8 @@ async def _compact(server: Server, command: Mapping[str, Any]) -> dict[str, Any]
 
 def _world(server: Server) -> FaultyWorld:
     world = server.broker.world
-    assert isinstance(world, FaultyWorld), "a broker that takes commands has such a World"
+    if not isinstance(world, FaultyWorld):
+        raise TypeError("only brokers of the test kit have faults of disks and between brokers")
     return world
 
 

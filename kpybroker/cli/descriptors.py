@@ -29,6 +29,8 @@ CONNECTIONS = "max.connections"
 NO_LIMIT = 2147483647
 OPEN_MAX = 10_240
 """The most that macOS allows a process, although it reports an unlimited hard limit."""
+SELECT_MAX = 512
+"""The most sockets that `select` can wait for on Windows. Files do not count there."""
 FEW = 1000
 """A connection limit below this is logged as a warning."""
 
@@ -45,6 +47,8 @@ def set_descriptor_limits(config: BrokerConfig) -> BrokerConfig:
 
     Raises ConfigError if the settings need more descriptors than are available.
     """
+    if sys.platform == "win32":
+        return parse_config({**config.static, CONNECTIONS: str(connections_of_select(config))})
     allowed = _take_all()
     if allowed is None:
         return config
@@ -87,10 +91,23 @@ def shares(descriptors: int, config: BrokerConfig) -> DescriptorLimits:
     return DescriptorLimits(files, connections)
 
 
+def connections_of_select(config: BrokerConfig) -> int:
+    """The limit of connections on Windows. Raises ConfigError if the settings need more."""
+    left = SELECT_MAX - reserved_descriptors(config)
+    if config.max_connections == NO_LIMIT:
+        return left
+    if config.max_connections > left:
+        raise ConfigError(
+            f"{CONNECTIONS}={config.max_connections}: on Windows, at most {left} connections are possible with these "
+            "settings; lower it"
+        )
+    return config.max_connections
+
+
 def _take_all() -> int | None:
     """Raise the soft limit to the hard one, as a JVM does, and return it; None if there is no limit."""
     if sys.platform == "win32":
-        return None
+        return None  # the limit is that of `select`
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

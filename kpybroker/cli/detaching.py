@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 
 from kpybroker.errors import ConfigError
 from kpybroker.storage.dirs.directory import LOCK
+from kpybroker.world.processes import apart, ask_to_stop, is_running
 from kpybroker.world.real import real_world
 
 START_TIMEOUT_S = 60.0
@@ -53,11 +53,10 @@ def start(arguments: Sequence[str], directory: Path) -> None:
         output = log.open("wb")
     except OSError as error:
         raise ConfigError(f"cannot write {log}: {error.strerror}; choose another --data-dir") from error
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited, so that closing the terminal does not stop it
+    if sys.platform != "win32":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited, so that closing the terminal does not stop it
     with output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, **apart())
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         ended = process.poll()
@@ -86,10 +85,10 @@ def stop(directory: Path, timeout_s: float) -> str | None:
     if not isinstance(pid, int):
         return f"the broker on {directory} was not started with --detach; stop it with Ctrl-C or SIGTERM"
     with contextlib.suppress(ProcessLookupError):  # the process has just ended
-        os.kill(pid, signal.SIGTERM)
+        ask_to_stop(pid)
     deadline = time.monotonic() + timeout_s
-    # the broker removes its ready file last; a killed broker leaves it, so only the lock shows that it has ended
-    while is_in_use(directory) or _read(ready_file(directory)).get("pid") == pid:
+    # the broker removes its ready file last; a killed broker leaves it
+    while is_in_use(directory) or (_read(ready_file(directory)).get("pid") == pid and is_running(pid)):
         if time.monotonic() > deadline:
             if not is_in_use(directory):
                 return None

@@ -12,24 +12,30 @@ GC_THRESHOLDS = (50_000, 20, 50)
 """A broker creates many objects and hardly any cycles. With Python's default (700, 10, 10), 2,000 new topics took a
 quarter more CPU time."""
 
+if sys.platform == "win32":
+    HANGUP = signal.SIGBREAK
+else:
+    HANGUP = signal.SIGHUP
+"""The signal when the terminal is closed, and on Windows also for Ctrl-Break."""
+
 _heard: list[int] = []
 
 
 def prepare(*, until_hangup: bool = False) -> None:
     """Let SIGINT and SIGTERM end the process with exit code 0 from now on, because nothing needs a clean stop yet.
 
-    `until_hangup`: SIGHUP, which is sent when the terminal closes, does the same unless it is ignored (`nohup`).
+    `until_hangup`: HANGUP does the same unless it is ignored (`nohup`).
     """
     gc.set_threshold(*GC_THRESHOLDS)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
-    if until_hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, _hang_up)
+    if until_hangup and signal.getsignal(HANGUP) is not signal.SIG_IGN:
+        signal.signal(HANGUP, _hang_up)
 
 
 def ends_at_hangup() -> bool:
-    """Whether SIGHUP ends the process."""
-    return signal.getsignal(signal.SIGHUP) is _hang_up
+    """Whether HANGUP ends the process."""
+    return signal.getsignal(HANGUP) is _hang_up
 
 
 def was_asked_to_stop() -> bool:
@@ -39,7 +45,7 @@ def was_asked_to_stop() -> bool:
 
 def ignore_signals() -> None:
     """Ignore further signals, because the process is ending and they must not change its exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, HANGUP):
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from kpybroker.config import BrokerConfig, parse_config, parse_properties
 from kpybroker.errors import ConfigError
 from kpybroker.storage.dirs.formatting import META_PROPERTIES, encode_id, random_id
+from kpybroker.world.sharing_ports import keep_for_one
 
 HOST = "127.0.0.1"
 BROKERS_MAX = 50
@@ -76,7 +77,7 @@ class Ports:
 
     On Linux a socket may listen on a port that another socket has only bound, if both set SO_REUSEADDR, and the kernel
     never assigns a bound port as a free port. So the port of a node that ends stays reserved while the others run.
-    macOS does not allow this, so the ports are released there just before the nodes start.
+    macOS and Windows do not allow this, so the ports are released there just before the nodes start.
     """
 
     def __init__(self) -> None:
@@ -91,7 +92,7 @@ class Ports:
             )
         holding = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            keep_for_one(holding)
             holding.bind((HOST, port))
         except OSError as error:
             holding.close()
@@ -103,11 +104,11 @@ class Ports:
         return found
 
     def let_nodes_listen(self) -> None:
-        """Release the ports if nodes cannot listen on reserved ports (macOS)."""
+        """Release the ports if nodes cannot listen on reserved ports (macOS, Windows)."""
         if not self._held:
             return
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trying:
-            trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            keep_for_one(trying)
             try:
                 trying.bind(self._held[0].getsockname())
             except OSError:

@@ -162,6 +162,7 @@ def _reader_of_stdout() -> Iterator[None]:
         is_pipe = stat.S_ISFIFO(os.fstat(stdout).st_mode)
     except (OSError, ValueError):  # closed, or not a file
         is_pipe = False
+    is_pipe = is_pipe and sys.platform != "win32"  # there, only the next print notices it
     if is_pipe:
         loop.add_reader(stdout, on_closed)  # a write end is "readable" when its reader closes the pipe
     try:

@@ -60,7 +60,7 @@ class SecureFiles(NamedTuple):
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.directory / SERVER),
             "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(self.authority),
+            "ssl.truststore.location": self.authority.as_posix(),
             "authorizer.class.name": STANDARD_AUTHORIZER,
             "super.users": f"User:{USER}",
         }
@@ -71,9 +71,9 @@ class SecureFiles(NamedTuple):
             f"user {USER}, password {self.password}; other users: kpybroker users add, kpybroker acls allow\n"
             f"command line, Java: --command-config {self.client}\n"
             f"confluent-kafka: security.protocol=SASL_SSL sasl.mechanism={MECHANISM} sasl.username={USER} "
-            f"sasl.password={self.password} ssl.ca.location={self.authority}\n"
+            f"sasl.password={self.password} ssl.ca.location={self.authority.as_posix()}\n"
             f'kafka-python: security_protocol="SASL_SSL", sasl_mechanism="{MECHANISM}", sasl_plain_username="{USER}", '
-            f'sasl_plain_password="{self.password}", ssl_cafile="{self.authority}"'
+            f'sasl_plain_password="{self.password}", ssl_cafile="{self.authority.as_posix()}"'
         )
 
 
@@ -127,7 +127,7 @@ def _write(files: SecureFiles) -> None:
         "sasl.mechanism": MECHANISM,
         "sasl.jaas.config": _jaas(files.password),
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(files.authority),
+        "ssl.truststore.location": files.authority.as_posix(),
     }
     if files.port:
         client["bootstrap.servers"] = f"127.0.0.1:{files.port}"
@@ -138,7 +138,7 @@ def _replace(path: Path, content: bytes) -> None:
     """Write a file that only the owner may read; readers see either the old file or the new one."""
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
     partial.replace(path)
 

@@ -12,11 +12,13 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.cli import children, early, process_memory
+from kpybroker.cli.children import HAND_OVER
 from kpybroker.cli.descriptors import set_descriptor_limits
 from kpybroker.cli.environment import read_environment
 from kpybroker.cli.local_cluster import (
@@ -34,12 +36,15 @@ from kpybroker.config.property_files import read_properties
 from kpybroker.errors import ConfigError
 from kpybroker.metadata.chronicle import CHRONICLE
 from kpybroker.security.audit import AUDIT
-from kpybroker.server.node import Node
 from kpybroker.storage.dirs.directory import LOCK, InUse
+from kpybroker.world.event_loops import new_event_loop
+from kpybroker.world.processes import is_running, when_asked_to_stop
 from kpybroker.world.real import real_world
 
 if TYPE_CHECKING:
     from kpybroker.cli.secure_dev import SecureFiles
+    from kpybroker.server.node import Node
+    from kpybroker.world import World
 
 DEV_DATA_DIR = Path("kpybroker-data")
 IN_USE = (
@@ -60,12 +65,10 @@ class Lifetime(NamedTuple):
     ready_file: Path | None = None
     until_stdin_closes: bool = False
     takes_commands: bool = False
-    """Whether standard input has commands of tests (`control.py`), which are answered on standard output."""
-    clock_ahead_ms: int = 0
-    """The time by which a test has advanced the clock before this start."""
-    hands_over: bool = False
-    """Whether the parent process may first send `children.HAND_OVER` on standard input, as it does in a local
-    cluster."""
+    """Whether standard input has HAND_OVER and commands of tests (`control.py`), which are answered on standard
+    output."""
+    world: World | None = None
+    """The World of a broker of the test kit, which also keeps the last requests; None: that of this machine."""
     client: Path | None = None
     """The file with the settings that a client needs, if there is one."""
     explained: str = ""
@@ -153,7 +156,8 @@ def _dev_several(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetim
         raise ConfigError(IN_USE.format(directory)) from error
     except OSError as error:
         raise ConfigError(f"cannot use {directory}: {error.strerror}; choose another --data-dir") from error
-    with contextlib.closing(Ports()) as ports:
+    with contextlib.closing(Ports()) as ports, contextlib.ExitStack() as at_end:
+        at_end.callback(world.disk.close, lock)  # Windows removes no file that is open
         nodes = plan(directory, wanted, DEV_DEFAULTS, ports)
         try:
             for node in nodes:
@@ -163,25 +167,21 @@ def _dev_several(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetim
         except OSError as error:
             raise ConfigError(f"cannot write {directory}: {error.strerror}; choose another --data-dir") from error
         ports.let_nodes_listen()
-        failure = asyncio.run(_oversee(children.fork_all(nodes, _run_child), directory, lifetime))
+        failure = asyncio.run(_oversee(nodes, directory, lifetime))
     early.ignore_signals()
-    world.disk.close(lock)
     _end_with(failure)
 
 
-def _run_child(node: LocalNode) -> int:
-    _run(node.config, Lifetime(node.ready_file, until_stdin_closes=True, hands_over=True))
-    return 0
-
-
-async def _oversee(forked: list[tuple[LocalNode, int, int, int]], directory: Path, lifetime: Lifetime) -> str | None:
-    """Print the ready line when all nodes serve clients, watch them, and stop them so that each can hand over its
-    leaderships. Returns the reason if all have ended. Raises ConfigError."""
-    brokers = [children.Child(*each) for each in forked]
+async def _oversee(nodes: list[LocalNode], directory: Path, lifetime: Lifetime) -> str | None:
+    """Start the nodes, print the ready line when all serve clients, watch them, and stop them so that each can hand
+    over its leaderships. Returns the reason if all have ended. Raises ConfigError."""
     stop = _Stop()
     stop.listen(lifetime)
     wish = asyncio.ensure_future(stop.wished.wait())
+    brokers: list[children.Child] = []
     try:
+        for node in nodes:
+            brokers.append(await children.start(node))
         if not await children.all_ready(brokers, wish):
             return None
         configs = [child.node.config for child in brokers]
@@ -236,11 +236,11 @@ def _run(config: BrokerConfig, lifetime: Lifetime) -> None:
     _prepare(lifetime)
     config = set_descriptor_limits(config)
     _log_events(config)
-    with contextlib.suppress(ImportError):
-        import uvloop
+    from kpybroker.server.node import Node  # the process that starts several nodes does not need it
 
-        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    failure = asyncio.run(_serve(config, lifetime))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        start = partial(Node.start, lifetime.world or real_world(), config, records_requests=lifetime.world is not None)
+        failure = runner.run(_serve(start, config, lifetime))
     early.ignore_signals()
     _end_with(failure)
 
@@ -304,10 +304,9 @@ def _check_ready_file(path: Path) -> None:
 def _is_left_over(path: Path) -> bool:
     """Whether a killed process left the file behind. A script that waits for the file must not read the old one."""
     try:
-        os.kill(int(json.loads(path.read_text())["pid"]), 0)
-    except (OSError, ValueError, KeyError, TypeError) as reason:
-        return isinstance(reason, ProcessLookupError)
-    return False
+        return not is_running(int(json.loads(path.read_text(encoding="utf-8"))["pid"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _partial(path: Path) -> Path:
@@ -329,17 +328,16 @@ class _Stop:
         """The lines that the parent process writes to standard input, if it sends commands."""
         self._loop = asyncio.get_running_loop()
         self._wished_at: float | None = None
-        self._hands_over = False
 
     def listen(self, lifetime: Lifetime) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             # not add_signal_handler, because its handlers wait while the loop is busy, even for the second signal
             signal.signal(number, self._on_signal)
         if early.ends_at_hangup():
-            signal.signal(signal.SIGHUP, self._on_hangup)
+            signal.signal(early.HANGUP, self._on_hangup)
         if early.was_asked_to_stop():
             self.wished.set()
-        self._hands_over = lifetime.hands_over
+        when_asked_to_stop(self._wish)
         if lifetime.takes_commands:
             threading.Thread(target=self._read_commands, daemon=True).start()
         elif lifetime.until_stdin_closes:
@@ -366,7 +364,7 @@ class _Stop:
             while heard := os.read(0, 4096):  # not sys.stdin, whose lock would block the end of the process
                 *lines, rest = (rest + heard).split(b"\n")
                 for line in lines:
-                    if line + b"\n" == children.HAND_OVER:
+                    if line + b"\n" == HAND_OVER:
                         self._loop.call_soon_threadsafe(self.hand_over.set)
                         continue
                     asyncio.run_coroutine_threadsafe(self.lines.put(line), self._loop).result()
@@ -376,25 +374,20 @@ class _Stop:
 
     def _read_stdin(self) -> None:
         with contextlib.suppress(OSError):
-            while heard := os.read(0, 4096):
-                if self._hands_over and children.HAND_OVER in heard:
-                    self._loop.call_soon_threadsafe(self.hand_over.set)
+            while os.read(0, 4096):
+                pass
         self._wish()
 
 
-async def _serve(config: BrokerConfig, lifetime: Lifetime) -> str | None:
+async def _serve(
+    start: Callable[[], Coroutine[Any, Any, Node]], config: BrokerConfig, lifetime: Lifetime
+) -> str | None:
     """Serve clients until a stop is requested (returns None) or the node fails (returns the reason). Raises
     ConfigError."""
     stop = _Stop()
     stop.listen(lifetime)
     stopped = asyncio.ensure_future(stop.wished.wait())
-    # the data of a test need not survive a loss of power
-    world = real_world(lifetime.clock_ahead_ms, syncs=not lifetime.takes_commands)
-    if lifetime.takes_commands:
-        from kpybroker.world.faulty import FaultyWorld
-
-        world = FaultyWorld(world)
-    starting = asyncio.ensure_future(Node.start(world, config, records_requests=lifetime.takes_commands))
+    starting = asyncio.ensure_future(start())
     await asyncio.wait([stopped, starting], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
@@ -447,7 +440,7 @@ def _report_ready(facts: Facts, ready_file: Path | None) -> None:
         ready_facts["client"] = str(facts.client)
     if ready_file is not None:
         try:
-            _partial(ready_file).write_text(json.dumps(ready_facts) + "\n")
+            _partial(ready_file).write_text(json.dumps(ready_facts) + "\n", encoding="utf-8")
             _partial(ready_file).replace(ready_file)
         except OSError as error:
             raise ConfigError(f"cannot write --ready-file {ready_file}: {error.strerror}") from error

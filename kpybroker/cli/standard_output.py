@@ -27,6 +27,8 @@ def watch() -> None:
     if old is None:  # stdout was closed before the start
         sys.stdout = io.TextIOWrapper(io.FileIO(os.devnull, "wb"))
         return
+    if sys.platform == "win32" and old.isatty():
+        return  # a console takes UTF-16, not the bytes of a file, and does not fail
     buffered = io.BufferedWriter(_File(old.fileno(), "wb", closefd=False))
     is_unbuffered = bool(getattr(old, "write_through", False))
     sys.stdout = io.TextIOWrapper(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from posixpath import normpath
@@ -373,6 +374,10 @@ def _changeable(settings: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _directory(path: str) -> str:
+    return normpath(path.replace("\\", "/") if sys.platform == "win32" else path)
+
+
 def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
     """Settings whose parsing needs other settings: listeners, directories, voters."""
     node_id = values["node_id"]
@@ -389,8 +394,8 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
     return {
         **parse_authorization(values["authorizer_class_name"], texts),
         "delegation_tokens": token_settings(values),
-        "log_dirs": tuple(dict.fromkeys(normpath(path) for path in log_dirs)),
-        "metadata_log_dir": normpath(values["metadata_log_dir"] or log_dirs[0]),
+        "log_dirs": tuple(dict.fromkeys(_directory(path) for path in log_dirs)),
+        "metadata_log_dir": _directory(values["metadata_log_dir"] or log_dirs[0]),
         "max_connections_per_ip_overrides": read_host_limits(values["max_connections_per_ip_overrides"]),
         "listener_limits": read_listener_limits(texts),
         **_quorum(values, read_endpoints(values, texts)),

@@ -7,6 +7,7 @@ for signed tokens, an identity provider signs the tokens, and the listener has t
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -154,7 +155,7 @@ def _keys(listener: str, url: str, jaas: Jaas, value: Callable[[str], Value]) ->
         path = FILE.sub("", url, count=1)  # not decoded, as in Apache Kafka, which leaves %20 unchanged
         if not path.startswith("/"):
             raise ConfigError(f"{said}={url}: a file needs its whole path; write file:///path/to/keys.json")
-        return KeysFile(path)
+        return KeysFile(path.removeprefix("/") if sys.platform == "win32" else path)  # file:///C:/keys.json
     try:
         parsed = parse_url(url)
     except ValueError as error:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
+import sys
 import traceback
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -42,6 +45,22 @@ CPU_LIMIT_S = 20.0
 CPU_GRACE_S = 2.0
 """The additional CPU time of the callback that is running when the limit is reached. A callback that needs more would
 never return."""
+
+
+@contextlib.contextmanager
+def _cpu_limit(overrun: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Call `overrun` when CPU_LIMIT_S is reached, and again whenever CPU_GRACE_S have passed. Windows has no signal for
+    this: there, an endless loop does not end."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.signal(signal.SIGPROF, overrun)
+    signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S, CPU_GRACE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 @dataclass(slots=True)
@@ -120,23 +139,20 @@ class Simulation:
         listener, product = _Listener(self), logging.getLogger("kpybroker")
         product.addHandler(listener)
         propagates, product.propagate = product.propagate, False
-        overrun = signal.signal(signal.SIGPROF, self._overrun)
-        signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S, CPU_GRACE_S)
         gc.disable()  # the garbage collector may close coroutines, which must happen at the same point in every run
         if not gc.get_freeze_count():
             gc.freeze()  # so that the collection after a run does not scan the modules
         try:
-            self.loop.run_until_complete(self._play())
+            with _cpu_limit(self._overrun):
+                self.loop.run_until_complete(self._play())
         except (Stuck, KafkaError, Damage, MalformedFrame, AssertionError) as end:
             if self.loop.turns_max:
                 self.problem(self.loop.simulation, "the run ended early", end)
         except Dead:  # the loop itself raised it, and the breach is already recorded
             pass
         finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
             self._end()
             gc.enable()
-            signal.signal(signal.SIGPROF, overrun)
             product.removeHandler(listener)
             product.propagate = propagates
         history = self.history

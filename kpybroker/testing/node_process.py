@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import IO, Any
 from kpybroker.cli.children import HAND_OVER
 from kpybroker.testing.node import START_TIMEOUT_S, STOP_TIMEOUT_S, BrokerStartError, ReadyFacts
 from kpybroker.testing.spares import SPARES
+from kpybroker.world import processes
 
 _READY = re.compile(r"kpybroker ready bootstrap=(\S+) data=(.+?) pid=\d+(?: http=(\S+))?(?: client=(.+))?$")
 _MISUSED = 2
@@ -73,9 +72,8 @@ class NodeProcess:
 
     def start(self, clock_ahead_ms: int = 0) -> None:
         """Start the process; `wait_until_ready` waits for it. `clock_ahead_ms`: how far its clock is ahead."""
-        ahead = ["--clock-ahead-ms", str(clock_ahead_ms)] if clock_ahead_ms else []
         self._log_begins_at = self._log.stat().st_size if self._log.exists() else 0
-        self._process = SPARES.start([*self._arguments, *ahead], self._log)
+        self._process = SPARES.start(self._arguments, self._log, clock_ahead_ms)
 
     def wait_until_ready(self) -> ReadyFacts:
         """Wait for the line that the node prints when it is ready. Raises BrokerStartError."""
@@ -144,10 +142,10 @@ class NodeProcess:
                 self._lines.get(timeout=STOP_TIMEOUT_S)
 
     def stop(self) -> None:
-        """Stop the node with SIGTERM, and wait. Kills it after STOP_TIMEOUT_S."""
+        """Stop the node, and wait. Kills it after STOP_TIMEOUT_S."""
         self.resume()
         if self._process is not None:
-            self._process.terminate()
+            processes.stop(self._process)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_TIMEOUT_S)
         self.kill()
@@ -166,28 +164,26 @@ class NodeProcess:
     def pause(self) -> None:
         """Halt the process: connections stay open, and requests get no response. Raises RuntimeError if it is
         stopped."""
-        self._signal(signal.SIGSTOP)
+        processes.pause(self._running())
         self._is_paused = True
-        if sys.platform == "linux":  # the signal takes effect later
-            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a paused process continue."""
         if self._is_paused:
-            self._signal(signal.SIGCONT)
+            processes.resume(self._running())
             self._is_paused = False
 
-    def _signal(self, number: int) -> None:
+    def _running(self) -> subprocess.Popen[bytes]:
         if not self.is_running:
             raise RuntimeError(f"broker {self.node_id} {self.ended() or 'is stopped'}; call start() first")
         assert self._process is not None
-        self._process.send_signal(number)
+        return self._process
 
 
 def _read_lines(stdout: IO[bytes], lines: queue.SimpleQueue[str]) -> None:
     with contextlib.suppress(OSError, ValueError):  # closed by `kill`
         for line in stdout:
-            lines.put(line.decode(errors="surrogateescape").rstrip("\n"))
+            lines.put(line.decode(errors="surrogateescape").rstrip("\r\n"))
     lines.put("")
 
 

@@ -1,8 +1,8 @@
 """The program of a broker's process: it first imports the broker, and then reads the command that it executes.
 
 So a process can be started before it is needed. The command is one line of JSON on standard input, with the arguments
-of the program `kpybroker`, its working directory, its environment, and the file for its standard error. After it,
-standard input has the commands of `cli/control.py`.
+of the program `kpybroker`, its working directory, its environment, the file for its standard error, and the time by
+which its clock is ahead. After it, standard input has the commands of `cli/control.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,18 @@ import os
 import sys
 
 from kpybroker.cli import early
+
+USED_AT_START = (
+    "api_versions",
+    "begin_quorum_epoch",
+    "broker_heartbeat",
+    "broker_registration",
+    "fetch",
+    "metadata",
+    "produce",
+    "vote",
+)
+"""Handlers that every node needs while it starts. Other handlers are imported on first use."""
 
 
 def read_line() -> bytes:
@@ -28,10 +40,13 @@ def read_line() -> bytes:
 def main() -> None:
     """Import the broker, read the command, and execute it."""
     early.prepare()
-    from kpybroker.cli import arguments, children, control, serving  # noqa: F401  # what the command will need
+    from kpybroker.cli import arguments, control, serving  # noqa: F401  # what the command will need
     from kpybroker.errors import ConfigError
+    from kpybroker.server import node  # noqa: F401
+    from kpybroker.world.faulty import FaultyWorld
+    from kpybroker.world.real import real_world
 
-    for name in children.USED_AT_START:
+    for name in USED_AT_START:
         importlib.import_module(f"kpybroker.handlers.{name}")
     line = read_line()
     if not line:
@@ -44,7 +59,7 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(command["environment"])
     try:
-        arguments.run_serving(command["arguments"])
+        arguments.run_serving(command["arguments"], FaultyWorld(real_world(command["clock_ahead_ms"])))
     except ConfigError as problem:
         print(f"kpybroker: {problem}", file=sys.stderr)
         sys.exit(2)

@@ -173,7 +173,7 @@ class _Run:
                 self.ready.set_exception(error)
 
     async def _serve(self) -> None:
-        real = RealWorld(clock_ahead_ms=self._clock_ahead_ms, syncs=False)
+        real = RealWorld(clock_ahead_ms=self._clock_ahead_ms)
         world = FaultyWorld(real)
         try:
             config, client = self._configure()

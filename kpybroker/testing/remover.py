@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
+from kpybroker.world.processes import apart
+
 PREFIX = "kpybroker-"
 """The prefix of the names of temporary directories."""
 _REMOVE = """
@@ -29,9 +31,7 @@ class Remover:
         reading, writing = os.pipe()
         self.alive: IO[bytes] = os.fdopen(writing, "wb", buffering=0)
         with os.fdopen(reading, "rb", buffering=0) as end:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _REMOVE], stdin=end, start_new_session=True
-            )
+            self._process = subprocess.Popen([sys.executable, "-I", "-S", "-c", _REMOVE], stdin=end, **apart())
 
     def new_directory(self) -> Path:
         """Create a temporary directory, which is removed at the latest when all processes have ended."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kpybroker.testing.remover import remover
+from kpybroker.world.processes import apart
 
 SPARES_MAX = 3
 """The most processes that wait for a command: the brokers of one cluster."""
@@ -32,14 +33,16 @@ class Spares:
             self._wanted = min(count, SPARES_MAX)
             self._refill()
 
-    def start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        """A process that executes the program `kpybroker` with these arguments. `log` gets its standard error."""
+    def start(self, arguments: Sequence[str], log: Path, clock_ahead_ms: int = 0) -> subprocess.Popen[bytes]:
+        """A process that executes the program `kpybroker` with these arguments. `log` gets its standard error;
+        `clock_ahead_ms`: how far its clock is ahead."""
         with self._one:
             waiting = [each for each in self._waiting if each.poll() is None]
             process = waiting.pop(0) if waiting else _new()
             self._waiting = waiting
             command = {
                 "arguments": list(arguments),
+                "clock_ahead_ms": clock_ahead_ms,
                 "directory": os.getcwd(),
                 "environment": dict(os.environ),
                 "log": str(log),
@@ -80,8 +83,8 @@ def _new() -> subprocess.Popen[bytes]:
         _PROGRAM,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C must reach only the tests, whose teardown may still need the broker
-        pass_fds=(remover().alive.fileno(),),
+        # Ctrl-C must reach only the tests, whose teardown may still need the broker
+        **apart([remover().alive.fileno()]),
     )
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
+
 KEPT_BYTES = 32 << 20
 KEPT_BUFFERS = 32
 GRAIN_BYTES = 64 << 10
 """Sizes are rounded up to this, so that a buffer also fits the next read."""
+
+
+def mapped_memory(size_bytes: int) -> mmap.mmap:
+    """Zeroed memory whose pages the system provides when they are first used."""
+    if sys.platform == "win32":
+        return mmap.mmap(-1, size_bytes)
+    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class ReadBuffer(bytearray):

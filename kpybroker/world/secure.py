@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import ssl
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 STORE_BYTES_MAX = 1 << 20
+_NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
 HANDSHAKES_MAX = 256
 """The most handshakes in progress at one listener. If there are more, the oldest handshake of the address with the most
 handshakes is ended."""
@@ -62,7 +64,7 @@ def read_store(path: str) -> bytes:
     """The content of a file that contains keys. Raises OSError, also if every user may read the file or if it is too
     large."""
     with _opened(path) as file:
-        if os.fstat(file.fileno()).st_mode & stat.S_IRWXO:
+        if sys.platform != "win32" and os.fstat(file.fileno()).st_mode & stat.S_IRWXO:  # there, the mode says nothing
             raise PermissionError(f"every user of this machine can read or change it; run: chmod o-rwx {path}")
         return file.read(STORE_BYTES_MAX)
 
@@ -76,7 +78,7 @@ def read_public(path: str) -> bytes:
 @contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
     """Open a file. Pipes and devices are refused, because opening or reading them may block forever. Raises OSError."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NONBLOCK)) as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
             raise OSError("a pipe or a device, and not a file")
@@ -139,19 +141,33 @@ def _context(protocol: int, material: Material) -> ssl.SSLContext:
     if material.ciphers:
         context.set_ciphers(material.ciphers)
     if material.own_pem:
-        with _memory() as file:
-            file.write(material.own_pem)
-            file.flush()
-            file.seek(0)
-            context.load_cert_chain(f"/dev/fd/{file.fileno()}")
+        with named_file(material.own_pem) if sys.platform == "win32" else _unnamed_file(material.own_pem) as path:
+            context.load_cert_chain(path)
     return context
 
 
-def _memory() -> IO[bytes]:
-    """A file without a name. It is needed because Python loads a key only from a file
+@contextmanager
+def _unnamed_file(content: bytes) -> Iterator[str]:
+    """The path of a file in memory. It is needed because Python loads a key only from a file
     (`SSLContext.load_cert_chain`)."""
     create: Callable[[str], int] | None = getattr(os, "memfd_create", None)
-    return tempfile.TemporaryFile() if create is None else os.fdopen(create("tls"), "w+b")
+    with tempfile.TemporaryFile() if create is None else os.fdopen(create("tls"), "w+b") as file:
+        file.write(content)
+        file.flush()
+        file.seek(0)
+        yield f"/dev/fd/{file.fileno()}"
+
+
+@contextmanager
+def named_file(content: bytes) -> Iterator[str]:
+    """The path of a temporary file that only this user can read, for a system whose files all have names."""
+    descriptor, path = tempfile.mkstemp(prefix="kpybroker-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        yield path
+    finally:
+        os.unlink(path)
 
 
 def why_failed(error: OSError, if_plain: str = USE_TLS) -> str:

@@ -8,7 +8,14 @@ import sys
 
 import pytest
 
-from kpybroker.cli.descriptors import OPEN_MAX, reserved_descriptors, set_descriptor_limits, shares
+from kpybroker.cli.descriptors import (
+    OPEN_MAX,
+    SELECT_MAX,
+    connections_of_select,
+    reserved_descriptors,
+    set_descriptor_limits,
+    shares,
+)
 from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.errors import ConfigError
 
@@ -93,3 +100,13 @@ def test_an_unreachable_hard_limit_falls_back_to_the_maximum_of_macos(monkeypatc
     monkeypatch.setattr(resource, "setrlimit", as_on_a_mac)
     found = set_descriptor_limits(config_of())
     assert (found.max_connections, found.max_open_files) == (OPEN_MAX - 512 - 128, 512)
+
+
+def test_windows_has_as_many_connections_as_select_can_wait_for() -> None:
+    settings = ("kpybroker.http.port=0",)
+    most = connections_of_select(config_of(*settings))
+    assert most + reserved_descriptors(config_of(*settings)) == SELECT_MAX
+    assert connections_of_select(config_of(*settings, f"max.connections={most}")) == most
+    assert connections_of_select(config_of(*settings, "max.connections=7")) == 7
+    with pytest.raises(ConfigError, match=f"at most {most} connections"):
+        connections_of_select(config_of(*settings, f"max.connections={most + 1}"))

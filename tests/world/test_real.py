@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kpybroker.world import World, real
-from kpybroker.world.real import RealDisk, RealWorld, real_world, sync_to_device
+from kpybroker.world import World
+from kpybroker.world.real import RealDisk, RealWorld, real_world
+from kpybroker.world.system_disk import SystemDisk
+from tests.storage.strict_disk import StrictDisk
+
+DISKS = [RealDisk] if sys.platform == "win32" else [RealDisk, StrictDisk]
+LOCKS = (
+    "import msvcrt; msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)"
+    if sys.platform == "win32"
+    else "import fcntl; fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+)
+AS_JAVA = f"""
+import sys
+file = open(sys.argv[1], "r+")
+try:
+    {LOCKS}
+except OSError:
+    sys.exit(3)
+"""
 
 
 def test_it_is_a_world() -> None:
@@ -21,8 +37,14 @@ def test_it_is_a_world() -> None:
     assert RealWorld(5).random.random() == RealWorld(5).random.random()
 
 
-def test_buffers_are_written_in_one_call(tmp_path: Path) -> None:
-    disk = RealDisk()
+@pytest.fixture(params=DISKS)
+def disk(request: pytest.FixtureRequest) -> Iterator[SystemDisk]:
+    found: SystemDisk = request.param()
+    yield found
+    found.shutdown()
+
+
+def test_buffers_are_written_in_one_call(tmp_path: Path, disk: SystemDisk) -> None:
     handle = disk.open(str(tmp_path / "f"), create=True)
     parts = [bytes([at % 251]) * (at % 7) for at in range(3000)]
     assert disk.pwritev(handle, parts, 5) == sum(map(len, parts))
@@ -36,31 +58,22 @@ def test_buffers_are_written_in_one_call(tmp_path: Path) -> None:
     assert disk.pread_nowait(handle, 10, 3) == b""
     assert asyncio.run(disk.cold_read(handle, 10, 1)) == b"bc"
     disk.close(handle)
-    disk.shutdown()
 
 
-def test_a_lock_is_exclusive(tmp_path: Path) -> None:
-    disk = RealDisk()
+def test_a_lock_is_exclusive(tmp_path: Path, disk: SystemDisk) -> None:
     path = str(tmp_path / ".lock")
     handle = disk.lock(path)
     with pytest.raises(BlockingIOError, match="locked by another broker of this process"):
         disk.lock(path)
-    as_java = (
-        "import fcntl, sys\n"
-        "try:\n"
-        "    fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
-        "except OSError:\n"
-        "    sys.exit(3)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", as_java, path], check=False).returncode == 3
+    assert subprocess.run([sys.executable, "-c", AS_JAVA, path], check=False).returncode == 3
     disk.close(handle)
     again = disk.lock(path)
-    assert fcntl.fcntl(again, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    assert subprocess.run([sys.executable, "-c", AS_JAVA, path], check=False).returncode == 3
     disk.close(again)
+    assert subprocess.run([sys.executable, "-c", AS_JAVA, path], check=False).returncode == 0
 
 
-def test_work_off_the_loop_keeps_its_order(tmp_path: Path) -> None:
-    disk = RealDisk()
+def test_work_off_the_loop_keeps_its_order(tmp_path: Path, disk: SystemDisk) -> None:
     done: list[int] = []
 
     async def scenario() -> None:
@@ -72,7 +85,6 @@ def test_work_off_the_loop_keeps_its_order(tmp_path: Path) -> None:
 
     asyncio.run(scenario())
     assert done == list(range(50))
-    disk.shutdown()
 
 
 class Echo(asyncio.Protocol):
@@ -108,26 +120,3 @@ def test_a_port_in_use_is_an_error() -> None:
         listener.close()
 
     asyncio.run(scenario())
-
-
-def test_without_a_full_sync_a_plain_one_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses the number of macOS's F_FULLFSYNC, which the Linux kernel does not support."""
-    monkeypatch.setattr(real, "FULL_SYNC", 51)
-    synced: list[int] = []
-    with (tmp_path / "f").open("wb") as file:
-        sync_to_device(file.fileno(), synced.append)
-        assert synced == [file.fileno()]
-
-
-def test_a_failed_full_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel reports a lost write only once: the next fsync would succeed."""
-
-    def lost(handle: int, command: int) -> int:
-        raise OSError(errno.EIO, "lost")
-
-    monkeypatch.setattr(real, "FULL_SYNC", 51)
-    monkeypatch.setattr(fcntl, "fcntl", lost)
-    synced: list[int] = []
-    with (tmp_path / "f").open("wb") as file, pytest.raises(OSError, match="lost"):
-        sync_to_device(file.fileno(), synced.append)
-    assert synced == []

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from mmap import mmap
 from typing import Protocol
+
+from kpybroker.world.buffers import mapped_memory
 
 IDLE_BUFFER_BYTES = 4096
 BUSY_BUFFER_BYTES = 128 * 1024
@@ -41,7 +43,7 @@ def receive_buffer(size_bytes: int) -> bytearray | mmap:
     """A buffer to receive into. Its memory is freed when no views of it are left."""
     if size_bytes < MAPPED_BYTES:
         return bytearray(size_bytes)
-    return mmap(-1, size_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    return mapped_memory(size_bytes)
 
 
 class Holder(Protocol):

@@ -1,0 +1,57 @@
+"""Processes on Linux and macOS."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+assert sys.platform != "win32", "use windows_processes.py"
+
+
+def apart(keeps_open: Sequence[int] = ()) -> dict[str, Any]:
+    """The options of Popen for a process that Ctrl-C and the end of the terminal do not reach.
+
+    `keeps_open`: descriptors that stay open until it has ended.
+    """
+    return {"start_new_session": True, "pass_fds": tuple(keeps_open)}
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process with this id."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # a process of another user
+        return True
+    return True
+
+
+def ask_to_stop(pid: int) -> None:
+    """Ask a broker to stop. Raises ProcessLookupError if there is none, OSError."""
+    os.kill(pid, signal.SIGTERM)
+
+
+def when_asked_to_stop(callback: Callable[[], None]) -> None:
+    """Does nothing, because `ask_to_stop` sends a signal."""
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask a child whose standard input is a pipe to stop."""
+    process.terminate()
+
+
+def pause(process: subprocess.Popen[bytes]) -> None:
+    """Halt a child until `resume`."""
+    process.send_signal(signal.SIGSTOP)
+    if sys.platform == "linux":  # the signal takes effect later
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+
+def resume(process: subprocess.Popen[bytes]) -> None:
+    """Let a paused child continue."""
+    process.send_signal(signal.SIGCONT)

@@ -1,0 +1,28 @@
+"""Starts, stops and halts processes in the way of this system."""
+
+from __future__ import annotations
+
+import sys
+
+if sys.platform == "win32":
+    from kpybroker.world.windows_processes import (
+        apart,
+        ask_to_stop,
+        is_running,
+        pause,
+        resume,
+        stop,
+        when_asked_to_stop,
+    )
+else:
+    from kpybroker.world.posix_processes import (
+        apart,
+        ask_to_stop,
+        is_running,
+        pause,
+        resume,
+        stop,
+        when_asked_to_stop,
+    )
+
+__all__ = ["apart", "ask_to_stop", "is_running", "pause", "resume", "stop", "when_asked_to_stop"]
