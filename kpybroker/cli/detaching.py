@@ -45,7 +45,7 @@ def start(arguments: Sequence[str], directory: Path) -> None:
     directory = directory.absolute()
     ready, log = ready_file(directory), log_file(directory)
     if is_in_use(directory):
-        stop_it = f"kpybroker stop --data-dir {shlex.quote(str(directory))}"
+        stop_it = f"kpybroker stop --data-dir {shlex.quote(directory.as_posix())}"
         raise ConfigError(f"{directory} is in use by another kpybroker; `{stop_it}` stops it")
     command = [sys.executable, "-P", "-m", "kpybroker", *arguments, "--ready-file", str(ready)]
     try:

@@ -70,7 +70,9 @@ class PortableDisk(SystemDisk):
     # what a system does in its own way
 
     def _rename(self, old: str, new: str) -> None:
-        os.replace(self._native(old), self._native(new))
+        native = self._native(old)
+        # os.replace asks Windows to replace an existing file, which it does not offer for directories
+        (os.rename if os.path.isdir(native) else os.replace)(native, self._native(new))
 
     def _unlink(self, path: str) -> None:
         os.unlink(self._native(path))
