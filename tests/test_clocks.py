@@ -24,6 +24,7 @@ READS_WALL_TIME = {
     "client/dialer.py": "whether a client's certificate has expired",
     "security/tls/contexts.py": "whether a certificate has expired",
     "server/metrics/access.py": "whether a certificate has expired",
+    "server/requests/recorder.py": "when a recorded request arrived",
     "server/connections/token_checks.py": "whether a certificate has expired",
     "raft/log/metadata_log.py": "timestamps of batches, retention",
     "raft/log/snapshots.py": "timestamps of snapshots, their retention, and the age of replayed records",

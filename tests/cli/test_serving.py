@@ -117,9 +117,9 @@ def test_a_signal_during_the_start_is_not_an_error(tmp_path: Path) -> None:
     """Ctrl-C arrives after all imports, when the node begins to open its directory."""
     ended = run_with(
         "begin = Node.start.__func__\n"
-        "async def start(cls, *rest):\n"
+        "async def start(cls, *rest, **named):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return await begin(cls, *rest)\n"
+        "    return await begin(cls, *rest, **named)\n"
         "Node.start = classmethod(start)\n",
         tmp_path / "data",
     )
@@ -128,8 +128,8 @@ def test_a_signal_during_the_start_is_not_an_error(tmp_path: Path) -> None:
 
 STOP_SIGNALLED = (
     "serve = Node.start.__func__\n"
-    "async def start(cls, *rest):\n"
-    "    node = await serve(cls, *rest)\n"
+    "async def start(cls, *rest, **named):\n"
+    "    node = await serve(cls, *rest, **named)\n"
     "    asyncio.get_running_loop().call_later(0, os.kill, os.getpid(), signal.{0})\n"
     "    return node\n"
     "Node.start = classmethod(start)\n"
@@ -168,8 +168,8 @@ def test_a_second_ctrl_c_does_not_wait_for_the_stop(tmp_path: Path) -> None:
         "    await asyncio.Event().wait()\n"
         "Node.stop = stop\n"
         "serve = Node.start.__func__\n"
-        "async def start(cls, *rest):\n"
-        "    node = await serve(cls, *rest)\n"
+        "async def start(cls, *rest, **named):\n"
+        "    node = await serve(cls, *rest, **named)\n"
         "    asyncio.get_running_loop().call_later(0, os.kill, os.getpid(), signal.SIGINT)\n"
         "    return node\n"
         "Node.start = classmethod(start)\n",
