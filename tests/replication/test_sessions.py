@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
@@ -112,6 +112,10 @@ STEPS = st.one_of(
 
 @pytest.mark.slow
 @settings(max_examples=300)
+@example(
+    limit=2,
+    steps=[("open", 0, 2), ("wait", 0, EVICTION_MS + 1), ("open", 0, 1), ("use", 0, 1), ("open", 1, 1), ("use", 0, 1)],
+)
 @given(limit=st.integers(1, 3), steps=st.lists(STEPS, max_size=30))
 def test_a_new_session_evicts_only_as_kip_227_allows(limit: int, steps: list[tuple[str, int, int]]) -> None:
     model = Model(limit)

@@ -13,7 +13,7 @@ from kpybroker.world.event_loops import wake_for_signals
 LIMIT_S = 20
 
 
-class Told(selectors.SelectSelector):
+class Told(selectors.DefaultSelector):  # type: ignore[misc]
     """Says when it is about to wait."""
 
     def __init__(self) -> None:

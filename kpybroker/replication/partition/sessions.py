@@ -287,9 +287,9 @@ class FetchSessions:
             insort(self._old, session.rank)
         lowest = self._old[0] if self._old else newcomer
         is_replica = newcomer[0]
-        if is_replica and lowest[0]:
-            consumers = (session.rank for session in self._young.values() if session.news is None)
-            lowest = min(consumers, default=lowest)
+        if is_replica:
+            consumers = [session.rank for session in self._young.values() if session.news is None]
+            lowest = min([lowest, *consumers])
         if lowest >= newcomer:
             return False
         self.close(lowest[2])
