@@ -28,7 +28,7 @@ def _run() -> None:
     if sys.platform == "win32":
         _write_utf8()
     arguments = sys.argv[1:]
-    is_serving = bool(arguments) and arguments[0] in SERVING
+    is_serving = bool(arguments) and arguments[0] in SERVING and "--control" not in arguments
     if is_serving:
         from kpybroker.cli import early
 
@@ -40,6 +40,11 @@ def _run() -> None:
             from kpybroker.cli.arguments import run_serving
 
             run_serving(arguments)
+        elif arguments[:1] == ["dev"]:
+            from kpybroker.cli.arguments import read
+            from kpybroker.testing import http_control
+
+            http_control.run(read(arguments))
         else:
             from kpybroker.cli import standard_output
             from kpybroker.cli.commands import run_command

@@ -24,6 +24,11 @@ SERVE = (
 )
 
 
+EXCLUSIVE = {
+    "detach": ("ephemeral", "ready_file", "until_stdin_closes", "commands", "control"),
+    "control": ("data_dir", "http_port", "until_stdin_closes", "commands"),
+}
+"""Options of `dev`, and those that they exclude. With --control the data is temporary."""
 HELP = "-h, --help"
 HELP_ROW = HelpRow(HELP, "Show this page.")
 
@@ -35,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
         rows = [
             HelpRow(", ".join(each.option_strings) + (f" {each.metavar}" if each.metavar else ""), each.help or "")
             for each in self._actions
-            if each.option_strings
+            if each.option_strings and each.help != argparse.SUPPRESS
         ]
         ours = [row for row in rows if row.name != HELP]
         return HelpPage(f"{self.prog} [OPTIONS]", self.description or "", (("Options", [*ours, HELP_ROW]),)).render()
@@ -64,7 +69,7 @@ def run_serving(arguments: list[str], world: World | None = None) -> None:
 
     Exits with 2 and one line for invalid arguments. Raises ConfigError.
     """
-    given = _read(arguments)
+    given = read(arguments)
     from kpybroker.cli import local_cluster, serving
 
     if given.command == "dev" and given.detach:
@@ -74,8 +79,8 @@ def run_serving(arguments: list[str], world: World | None = None) -> None:
         return
     lifetime = serving.Lifetime(
         given.ready_file,
-        until_stdin_closes=given.until_stdin_closes or given.control,
-        takes_commands=given.control,
+        until_stdin_closes=given.until_stdin_closes or given.commands,
+        takes_commands=given.commands,
         world=world,
     )
     if given.command == "dev":
@@ -138,9 +143,9 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
             help="Stop when standard input is closed, so that the broker ends with the process that started it.",
         )
         command.add_argument(
-            "--control",
+            "--commands",
             action="store_true",
-            help="Take commands of tests on standard input until it closes (one broker; see docs/testing.md).",
+            help=argparse.SUPPRESS,
         )
     return parser, dev, serve
 
@@ -168,21 +173,35 @@ def _add_dev_options(dev: _Parser) -> None:
         help="Use TLS, a login and ACLs. Prints a user, a password and the settings of clients, kept in DIR.secure.",
     )
     dev.add_argument(
+        "--control",
+        action="store_true",
+        help="For tests in any language: an HTTP API that stops brokers, injects faults and advances their clock.",
+    )
+    dev.add_argument(
+        "--control-port",
+        type=port_number,
+        default=9095,
+        metavar="PORT",
+        help="Port of that API on 127.0.0.1; 0 picks a free one (9095).",
+    )
+    dev.add_argument(
         "--detach",
         action="store_true",
         help="Run in the background: return when clients can connect. `kpybroker stop` ends it; its log is DIR.log.",
     )
 
 
-def _read(arguments: list[str]) -> argparse.Namespace:
+def read(arguments: list[str]) -> argparse.Namespace:
+    """The options of `dev` or `serve`. Exits with 2 and one line for invalid ones."""
     parser, dev, serve = _parsers()
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         (dev if given.command == "dev" else serve).error(f"unknown argument {' '.join(unknown)}")
-    if given.command == "dev" and given.control and given.brokers > 1:
-        dev.error("--control is for one broker; omit --brokers")
-    if given.command == "dev" and given.detach:
-        for name in ("ephemeral", "ready_file", "until_stdin_closes", "control"):
-            if getattr(given, name):
-                dev.error(f"--detach and --{name.replace('_', '-')} cannot be used together")
+    if given.command == "dev" and given.commands and given.brokers > 1:
+        dev.error("--commands is for one broker; omit --brokers")
+    for one, others in EXCLUSIVE.items():
+        if given.command == "dev" and getattr(given, one):
+            for name in others:
+                if getattr(given, name):
+                    dev.error(f"--{one} and --{name.replace('_', '-')} cannot be used together")
     return given

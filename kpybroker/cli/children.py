@@ -86,7 +86,7 @@ class Child:
 
 async def start(node: LocalNode) -> Child:
     """Start the process of a node. Raises OSError."""
-    command = ("serve", "--config", str(node.properties_file), "--ready-file", str(node.ready_file), "--control")
+    command = ("serve", "--config", str(node.properties_file), "--ready-file", str(node.ready_file), "--commands")
     with node.log_file.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             sys.executable,

@@ -1,4 +1,4 @@
-"""Executes commands of tests on a broker with --control: one JSON object per line, and one per response.
+"""Executes commands of tests on a broker with --commands: one JSON object per line, and one per response.
 
 - `{"do": "fault", "api": "Produce", "kind": "error", "error": "NOT_LEADER_OR_FOLLOWER", ...}` injects a fault, with the
   fields of `FaultRule`, and returns its number. `{"do": "hits", "fault": 1}` returns how many requests it has affected;

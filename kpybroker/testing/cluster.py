@@ -56,12 +56,14 @@ class Cluster(Kafka):
         secure: bool = False,
         in_thread: bool = False,
         api_versions: Mapping[str, tuple[int, int] | None] | None = None,
+        port: int = 0,
     ) -> None:
         """`config`: settings of every broker, by Kafka's names. `secure`: TLS, a login and ACLs, as `kpybroker dev
         --secure` has them, only for one broker; `client` has the settings of clients. `in_thread`: run the brokers in
         threads of this process, which start faster; tests that are busy or are halted in a debugger hold them up.
         `api_versions`: the lowest and highest version of some APIs that clients may use, as with an older broker, or
-        None for an API that it lacks, such as {"Fetch": (4, 11), "ConsumerGroupHeartbeat": None}.
+        None for an API that it lacks, such as {"Fetch": (4, 11), "ConsumerGroupHeartbeat": None}. `port`: the port of
+        the first broker, which the others follow; 0 picks free ones.
 
         Raises TypeError and ValueError for invalid arguments.
         """
@@ -74,6 +76,7 @@ class Cluster(Kafka):
         self._settings = _checked(config) | _limited(api_versions)
         self._is_secure = secure
         self._is_in_thread = in_thread
+        self._port = port
         self._directory: Path | None = None
         self._nodes: dict[int, ClusterNode] = {}
         self._ready: dict[int, ReadyFacts] = {}
@@ -141,6 +144,11 @@ class Cluster(Kafka):
         if self._directory is None:
             raise RuntimeError(f"this {type(self).__name__} has not been started; use it in a `with` statement")
         return BrokerOutput(self._directory)
+
+    @property
+    def running_nodes(self) -> list[int]:
+        """The ids of the brokers that run."""
+        return [node.node_id for node in self._nodes.values() if node.is_running]
 
     def pid_of(self, node: int) -> int:
         """The process id of a broker. Raises RuntimeError if it is stopped."""
@@ -248,7 +256,7 @@ class Cluster(Kafka):
         if self._directory is None or self._is_closed:
             state = "is closed" if self._is_closed else "has not been started"
             raise RuntimeError(f"this {type(self).__name__} {state}, so it has no data")
-        running = [node.node_id for node in self._nodes.values() if node.is_running]
+        running = self.running_nodes
         self.stop()
         try:
             yield self._directory
@@ -410,7 +418,7 @@ class Cluster(Kafka):
     def _addresses(self) -> str:
         """Those of brokers that run and are not cut off, then the others, which may not know what has happened."""
         cut = [node for pairs in self._cuts for pair in pairs for node in pair]
-        running = {node.node_id for node in self._running_nodes()}
+        running = self.running_nodes
         order = sorted(self._ready, key=lambda node: (node not in running, cut.count(node), node))
         return ",".join(self._ready[node].bootstrap for node in order) or self.bootstrap
 
@@ -447,7 +455,7 @@ class Cluster(Kafka):
                 )
                 for node in self._plan(directory)
             }
-        command = ["dev", "--port", str(self._ports.hold(0)), "--data-dir", str(directory / "data")]
+        command = ["dev", "--port", str(self._ports.hold(self._port)), "--data-dir", str(directory / "data")]
         given = [part for name, value in self._settings.items() for part in ("--set", f"{name}={value}")]
         arguments = [*command, *(["--secure"] if self._is_secure else []), *given]
         return {1: NodeProcess(1, arguments, _log_of(directory, 1))}
@@ -468,12 +476,14 @@ class Cluster(Kafka):
                 node.node_id: NodeThread(node.node_id, partial(configure_node, node), _log_of(directory, node.node_id))
                 for node in self._plan(directory)
             }
-        wanted = LocalClusterOptions(1, self._ports.hold(0), None, self._settings)
+        wanted = LocalClusterOptions(1, self._ports.hold(self._port), None, self._settings)
         return {1: NodeThread(1, configure_broker, _log_of(directory, 1))}
 
     def _plan(self, directory: Path) -> list[LocalNode]:
         """The nodes of a cluster of several brokers. Raises ConfigError."""
-        nodes = plan(directory, LocalClusterOptions(self._count, 0, None, self._settings), DEV_DEFAULTS, self._ports)
+        nodes = plan(
+            directory, LocalClusterOptions(self._count, self._port, None, self._settings), DEV_DEFAULTS, self._ports
+        )
         for node in nodes:
             assert node.config, "invalid settings are refused here"
             node.write()

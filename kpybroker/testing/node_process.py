@@ -33,7 +33,7 @@ class NodeProcess:
 
     def __init__(self, node_id: int, arguments: Sequence[str], log: Path) -> None:
         self.node_id = node_id
-        self._arguments = [*arguments, "--control"]
+        self._arguments = [*arguments, "--commands"]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._log_begins_at = 0

@@ -39,7 +39,7 @@ def test_a_spare_that_has_ended_is_not_used(spares: Spares, tmp_path: Path) -> N
     [pid] = spares.pids
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    process = spares.start(["dev", "--port", "0", "--data-dir", str(tmp_path / "data"), "--control"], tmp_path / "log")
+    process = spares.start(["dev", "--port", "0", "--data-dir", str(tmp_path / "data"), "--commands"], tmp_path / "log")
     with process:
         assert process.pid != pid
         assert process.stdout is not None
@@ -58,7 +58,7 @@ def test_a_spare_has_todays_environment_and_directory(
     spares.keep(int(is_spare))
     monkeypatch.setenv("KPYBROKER_LOG", "DEBUG")
     monkeypatch.chdir(tmp_path)
-    with spares.start(["dev", "--port", "0", "--data-dir", "here", "--control"], tmp_path / "log") as process:
+    with spares.start(["dev", "--port", "0", "--data-dir", "here", "--commands"], tmp_path / "log") as process:
         assert process.stdout is not None
         assert f"data={tmp_path}/here" in process.stdout.readline().decode()
         process.kill()

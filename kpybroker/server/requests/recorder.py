@@ -241,7 +241,7 @@ class Recorder:
     def begin(self, *, with_last: bool = False, limits: Limits = RECORDING) -> int:
         """Begin a tape and return its number. `with_last`: it begins with the last requests. Raises ValueError if there
         are TAPES_MAX."""
-        if len(self._tapes) >= TAPES_MAX:
+        if len(self._tapes) - (self.last is not None) >= TAPES_MAX:
             raise ValueError(f"there are {TAPES_MAX} recordings already; end some")
         number = next(self._tape_numbers)
         tape = Tape(limits)
