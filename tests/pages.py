@@ -21,6 +21,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 WAIT_S = 240
 ADDRESS = "127.0.0.1:9092"
+CONTROL = "localhost:9095"
 _BLOCK = re.compile(
     r"^(?:<!-- file: (?P<file>\S+) -->\n)?(?:<!-- run by: (?P<run_by>\S+) -->\n)?"
     r"```(?P<language>sh|python)\n(?P<text>.*?)^```\n"
@@ -44,7 +45,8 @@ serving() {{  # in the foreground of another window
   until test -s ready.json; do kill -0 $SERVING || {{ cat ready.said; return 1; }}; sleep 0.02; done
   cat ready.said
   KPYBROKER_BOOTSTRAP=$(sed -n 's/.*bootstrap=\\([^ ]*\\).*/\\1/p' ready.said)
-  export KPYBROKER_BOOTSTRAP
+  CONTROL=$(sed -n 's/.*control=http:..\\([^ ]*\\).*/\\1/p' ready.said)
+  export KPYBROKER_BOOTSTRAP CONTROL
 }}
 stop_serving() {{
   if test -n "${{SERVING:-}}"; then kill $SERVING; wait $SERVING || true; fi
@@ -90,7 +92,8 @@ def script_of(blocks: list[Block], folder: Path, replaced: Mapping[str, str]) ->
             line = f"at_the_broker blocks/{number} > program.py; python program.py"
         else:
             line = re.sub(r"^kpybroker (dev|serve)\b(?!.*&$)", r"serving \1", text, flags=re.MULTILINE)
-            line = line.replace(ADDRESS, "$KPYBROKER_BOOTSTRAP")
+            line = line.replace(ADDRESS, "$KPYBROKER_BOOTSTRAP").replace(CONTROL, "$CONTROL")
+            line = line.replace("dev --control", "dev --control --control-port 0")
             line = re.sub(r"--port 9092\b", "--port 0", line)
             line = re.sub(r"^(serving dev)(?!.*--port)", r"\1 --port 0", line, flags=re.MULTILINE)
         lines.append(f"{{\n{line}\n}} > said/{number} 2>&1")
