@@ -29,6 +29,7 @@ run: $(VENV)/runtime
 test: prerequisites lint                  ## everything, on kpybroker
 	$(BIN)/python -m pytest tests -n auto
 	$(BIN)/python -m pytest compat_tests -m "not full" --target kpybroker
+	$(BIN)/python -m pytest recipes
 
 check: $(VENV)/ready lint                 ## only the fast tests: under a minute
 	$(BIN)/python -m pytest tests -n auto -m 'not slow'

@@ -20,7 +20,7 @@ from tests.cli.shell import kpybroker_process
 
 ROOT = pages.ROOT
 ALL: Any = get_command(app)
-LONG = ("docs/developing.md", "docs/testing.md", "docs/tutorial.md", "docs/work-queue.md")
+LONG = ("docs/developing.md", "docs/recipes.md", "docs/testing.md", "docs/tutorial.md", "docs/work-queue.md")
 RUN_HERE = ("README.md", *LONG)
 RUN_ELSEWHERE = {
     "docs/archive.md": "compat_tests/test_archive_page.py",
