@@ -171,8 +171,7 @@ class Cluster(Kafka):
 
         Raises BrokerStartError; RuntimeError after `close`.
         """
-        if self._is_closed:
-            raise RuntimeError(f"this {type(self).__name__} is closed and its data is removed; create another one")
+        self._require_open()
         chosen = [self._node(node)] if node is not None and self._nodes else None
         if not self._nodes:
             self._open()
@@ -220,13 +219,13 @@ class Cluster(Kafka):
     def pause(self, node: int | None = None) -> None:
         """Halt a broker, or all: connections stay open, and requests get no response. Raises RuntimeError if it is
         stopped."""
-        self._recordings.before_end(self._chosen(node))
+        self._recordings.before_end(self._usable(node))
         for each in self._chosen(node):
             each.pause()
 
     def resume(self, node: int | None = None) -> None:
         """Let a paused broker, or all, continue."""
-        for each in self._chosen(node):
+        for each in self._usable(node):
             each.resume()
 
     def snapshot(self) -> Snapshot:
@@ -273,7 +272,7 @@ class Cluster(Kafka):
         `topic`, `group`, `client_id`, `skip` (the number that pass first), `times` (the number that are affected after
         that), `probability`. Requests of brokers are not affected. Raises ValueError for a fault that can never match.
         """
-        with self._healing(Fault(self._chosen(node), api, request_fault(api, what))) as fault:
+        with self._healing(Fault(self._usable(node), api, request_fault(api, what))) as fault:
             yield fault
 
     @contextlib.contextmanager
@@ -284,12 +283,13 @@ class Cluster(Kafka):
         `slow_s` (each write and each sync takes that much longer), `stuck` (syncs do not end before the block does).
         `topic` and `partition` select the files. Raises ValueError for contradictory arguments.
         """
-        with self._healing(Fault(self._chosen(node), "the disk", disk_fault(what), "disk ")) as fault:
+        with self._healing(Fault(self._usable(node), "the disk", disk_fault(what), "disk ")) as fault:
             yield fault
 
     @contextlib.contextmanager
     def cut(self, one: int, other: int) -> Iterator[None]:
         """Cut two brokers off from each other within a `with` block. Clients reach both."""
+        self._require_open()
         if one == other:
             raise ValueError(f"broker {one} cannot be cut off from itself")
         pairs = {(self._node(one).node_id, self._node(other).node_id)}
@@ -299,6 +299,7 @@ class Cluster(Kafka):
     @contextlib.contextmanager
     def isolate(self, node: int) -> Iterator[None]:
         """Cut a broker off from all others within a `with` block. Clients reach all of them."""
+        self._require_open()
         pairs = {(self._node(node).node_id, other) for other in self.nodes if other != node}
         if not pairs:
             raise ValueError("this Broker has no other brokers to cut it off from")
@@ -318,7 +319,7 @@ class Cluster(Kafka):
     def _apply_cuts(self) -> None:
         """Tell every running broker the ports that it cannot reach."""
         cut = {pair for pairs in self._cuts for pair in pairs}
-        for node in self._running_nodes():
+        for node in (each for each in self._nodes.values() if each.is_running):
             others = {other for pair in cut if node.node_id in pair for other in pair} - {node.node_id}
             node.command({"do": "cut", "ports": [port for other in others for port in self._ports_of[other]]})
 
@@ -347,7 +348,7 @@ class Cluster(Kafka):
             node.command({"do": "retain and clean"})
 
     def _running_nodes(self) -> list[ClusterNode]:
-        return [node for node in self._chosen(None) if node.is_running]
+        return [node for node in self._usable(None) if node.is_running]
 
     def tear_tail(self, topic: str, partition: int, size_bytes: int, *, node: int = 1) -> None:
         """Cut bytes off the end of a partition's last segment, as a loss of power may do. The broker must be stopped.
@@ -379,6 +380,7 @@ class Cluster(Kafka):
 
         Raises ValueError for another name.
         """
+        self._require_open()
         with weather.weather(self, name):
             yield
 
@@ -402,7 +404,7 @@ class Cluster(Kafka):
 
         Raises RuntimeError if no broker runs, ValueError for more than 16 recordings at a time.
         """
-        return self._recordings.begin(self._chosen(node))
+        return self._recordings.begin(self._usable(node))
 
     def close(self) -> None:
         """Kill all brokers, because their data is no longer needed, and remove the data."""
@@ -416,7 +418,11 @@ class Cluster(Kafka):
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _addresses(self) -> str:
-        """Those of brokers that run and are not cut off, then the others, which may not know what has happened."""
+        """Those of brokers that run and are not cut off, then the others, which may not know what has happened. Raises
+        RuntimeError if none runs."""
+        self._require_open()
+        if self._ready and not self.running_nodes and not self.ended():
+            raise RuntimeError(f"no broker of this {type(self).__name__} is running; call start() first")
         cut = [node for pairs in self._cuts for pair in pairs for node in pair]
         running = self.running_nodes
         order = sorted(self._ready, key=lambda node: (node not in running, cut.count(node), node))
@@ -424,6 +430,16 @@ class Cluster(Kafka):
 
     def _now_ms(self) -> int:
         return super()._now_ms() + self.clock.ahead_ms
+
+    def _require_open(self) -> None:
+        """Raise RuntimeError after `close`."""
+        if self._is_closed:
+            raise RuntimeError(f"this {type(self).__name__} is closed and its data is removed; create another one")
+
+    def _usable(self, node: int | None) -> list[ClusterNode]:
+        """A broker, or all. Raises RuntimeError after `close`."""
+        self._require_open()
+        return self._chosen(node)
 
     def _chosen(self, node: int | None) -> list[ClusterNode]:
         return list(self._nodes.values()) if node is None else [self._node(node)]

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +289,37 @@ def test_a_leader_moves_only_to_a_replica(cluster: Cluster) -> None:
     finally:
         cluster.start(2)
     assert refused.value.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_cluster_that_is_closed_or_stopped_says_so_at_once(in_thread: bool) -> None:
+    with Broker(in_thread=in_thread) as broker:
+        broker.stop()
+        for call in (lambda: broker.send("t", "1"), lambda: broker.records("t"), lambda: broker.topic(create=True)):
+            with pytest.raises(RuntimeError, match=r"no broker of this Broker is running; call start\(\) first"):
+                call()
+        with pytest.raises(RuntimeError, match="stopped"), broker.fault("Produce", disconnect=True):
+            pass
+    uses: list[Callable[[], object]] = [
+        broker.start,
+        broker.restart,
+        broker.reset,
+        broker.pause,
+        broker.resume,
+        broker.record,
+        broker.snapshot,
+        broker.apply_retention,
+        lambda: broker.send("t", "1"),
+        lambda: broker.fault("Produce", disconnect=True).__enter__(),
+        lambda: broker.disk_fault(full=True).__enter__(),
+        lambda: broker.weather("slow_disk").__enter__(),
+        lambda: broker.isolate(1).__enter__(),
+        lambda: broker.compact("t"),
+        lambda: broker.controller,
+    ]
+    for use in uses:
+        with pytest.raises(RuntimeError, match="this Broker is closed"):
+            use()
+    broker.stop()  # which has been done
+    broker.kill()
+    broker.close()
