@@ -25,6 +25,8 @@ from kpybroker.testing import Cluster
 
 TESTS = 30
 MANY = 500
+MOCK_TESTS = 5
+"""A group in a mock cluster waits three seconds for its members."""
 RESET_TOPICS = 100
 TEST_FILE = """
 import json, time, pytest
@@ -245,7 +247,7 @@ LOADS = (
         [(f"{MANY} tests with a topic each, no client library, `pytest -n 2`: all", "s", lambda one: one.whole_s)],
     ),
     Load(
-        partial(session, "fixture.librdkafka_mock()", ""),
+        partial(session, "fixture.librdkafka_mock()", "", MOCK_TESTS),
         [
             _first("librdkafka's mock cluster in place of a broker, confluent-kafka"),
             ("… each further test, in a mock cluster of its own", "ms", _further_ms),
