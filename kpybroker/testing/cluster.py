@@ -176,7 +176,7 @@ class Cluster(Kafka):
         if not self._nodes:
             self._open()
             if Cluster.closed and not self._is_in_thread:  # the tests start one cluster after another
-                SPARES.keep(self._count)
+                SPARES.keep(self._count + 1)
         with contextlib.ExitStack() as undo:
             if not self._ready:
                 undo.callback(self.close)
