@@ -349,6 +349,20 @@ def test_every_partition_has_a_member_and_every_member_a_fair_share(
             wanted.pop(data.draw(st.sampled_from(sorted(wanted))))
 
 
+def test_no_partition_loses_its_only_member_to_members_that_stay() -> None:
+    """Six members share three partitions in pairs. Two leave, so that one pair must break up."""
+    three: dict[bytes, range] = {b"t": range(3)}
+    wanted = dict.fromkeys("abcdef", frozenset({b"t"}))
+    pairs = simple(wanted, {}, three)
+    left = min(place for place in pairs["a"])
+    wanted = {name: topics for name, topics in wanted.items() if left not in pairs[name]}
+    plan = simple(wanted, pairs, three)
+    assert sorted(len(places_of) for places_of in plan.values()) == [1, 1, 1, 1]
+    assert frozenset.union(*plan.values()) == {(b"t", 0), (b"t", 1), (b"t", 2)}
+    assert sum(plan[name] != pairs[name] for name in wanted) == 1
+    assert simple(wanted, plan, three) == plan
+
+
 @given(STEPS)
 @example([("join", "a", {"t"}), ("leave", "a"), ("delete",), ("alter", "t")])
 @settings(max_examples=150)

@@ -46,22 +46,24 @@ def _spread(
 ) -> None:
     """Distribute places over members with the same topics: members first keep places, then the other places are
     assigned."""
-    sharers = -(-len(members) // len(places))  # the most members that share a place
     assignments = max(len(places), len(members))
-    share, more = divmod(assignments, len(members))
+    share, more = divmod(assignments, len(members))  # each member gets `share` places; `more` members get one more
+    depth, deeper = divmod(assignments, len(places))  # each place gets `depth` members; `deeper` places get one more
     holders: dict[TopicIdPartition, int] = dict.fromkeys(places, 0)
     counts = dict.fromkeys(members, 0)
     for member_id in members:
         limit = share + (more > 0)
         for place in sorted(held.get(member_id, ())):
-            if counts[member_id] < limit and holders.get(place, sharers) < sharers:
+            room = depth + (deeper > 0)
+            if counts[member_id] < limit and holders.get(place, room) < room:
                 holders[place] += 1
                 counts[member_id] += 1
                 plan[member_id].add(place)
+                deeper -= holders[place] > depth
         more -= counts[member_id] > share
     waiting = [(count, member_id) for member_id, count in counts.items() if count < share + 1]
     heapq.heapify(waiting)
-    for place in sorted(places, key=lambda each: holders[each]):
+    for place in places:
         if holders[place] == 0:
             _give(plan, place, waiting)
             holders[place] += 1
