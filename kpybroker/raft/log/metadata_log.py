@@ -232,7 +232,7 @@ class MetadataLog:
                 f"the leader of the quorum lacks committed metadata: its epoch {told.epoch} ended at {told.end}, "
                 f"and this node has committed records up to {self.log.high_watermark}; was a voter's directory lost?"
             )
-        log.warning("truncating the metadata log from offset %d to %d, to follow its leader", self.log.end, end)
+        log.info("truncating the metadata log from offset %d to %d, to follow its leader", self.log.end, end)
         self.log.truncate_to(end)
         if not self.log.epochs.entries:  # the log is empty: take the epoch from the snapshot before it
             self.log.epochs.assign(self.image.epoch, self.log.end)
