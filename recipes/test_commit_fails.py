@@ -32,7 +32,12 @@ def with_confluent_kafka(bootstrap, topic, group, process):
 
 def with_kafka_python(bootstrap, topic, group, process):
     consumer = kafka.KafkaConsumer(
-        topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        consumer_timeout_ms=10_000,
     )
     try:
         process(next(consumer).value)

@@ -12,6 +12,7 @@ import kafka
 import pytest
 
 ATTEMPTS = 3
+TIMEOUT_S = 10
 
 
 class Payments:
@@ -44,16 +45,31 @@ def with_confluent_kafka(bootstrap, group, orders, retries, dead_letters, pay, r
         {**settings, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
     )
     consumer.subscribe([orders, retries])
-    for _ in range(records):
-        message = consumer.poll(10)
-        try:
-            pay(message.value())
-        except ConnectionError:
-            topic, attempts = next_topic(message.headers(), retries, dead_letters)
-            producer.produce(topic, message.value(), headers={"attempts": str(attempts)})
-            assert producer.flush(10) == 0
-        consumer.commit(message, asynchronous=False)
-    consumer.close()
+    try:
+        for _ in range(records):
+            message = consumer.poll(TIMEOUT_S)
+            try:
+                pay(message.value())
+            except ConnectionError:
+                topic, attempts = next_topic(message.headers(), retries, dead_letters)
+                pass_on(producer, topic, message, attempts)
+            consumer.commit(message, asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def pass_on(producer, topic, message, attempts):
+    """Write the record and wait until it is acknowledged. `flush` alone does not tell whether it was refused."""
+    errors = []
+    producer.produce(
+        topic,
+        message.value(),
+        headers={"attempts": str(attempts)},
+        on_delivery=lambda error, _: errors.append(error),
+    )
+    producer.flush(TIMEOUT_S)
+    if errors != [None]:
+        raise confluent_kafka.KafkaException(*errors)
 
 
 def with_kafka_python(bootstrap, group, orders, retries, dead_letters, pay, records):
@@ -65,17 +81,22 @@ def with_kafka_python(bootstrap, group, orders, retries, dead_letters, pay, reco
         group_id=group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
+        max_poll_records=1,
+        consumer_timeout_ms=TIMEOUT_S * 1000,
     )
-    for _ in range(records):
-        record = next(consumer)
-        try:
-            pay(record.value)
-        except ConnectionError:
-            topic, attempts = next_topic(record.headers, retries, dead_letters)
-            producer.send(topic, record.value, headers=[("attempts", str(attempts).encode())]).get(10)
-        consumer.commit()
-    consumer.close()
-    producer.close()
+    try:
+        for _ in range(records):
+            record = next(consumer)
+            try:
+                pay(record.value)
+            except ConnectionError:
+                topic, attempts = next_topic(record.headers, retries, dead_letters)
+                headers = [("attempts", str(attempts).encode())]
+                producer.send(topic, record.value, headers=headers).get(TIMEOUT_S)
+            consumer.commit()
+    finally:
+        consumer.close()
+        producer.close()
 
 
 def with_aiokafka(bootstrap, group, orders, retries, dead_letters, pay, records):
@@ -90,7 +111,7 @@ def with_aiokafka(bootstrap, group, orders, retries, dead_letters, pay, records)
         )
         async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap) as producer, consumer:
             for _ in range(records):
-                record = await asyncio.wait_for(consumer.getone(), 10)
+                record = await asyncio.wait_for(consumer.getone(), TIMEOUT_S)
                 try:
                     pay(record.value)
                 except ConnectionError:
@@ -102,7 +123,11 @@ def with_aiokafka(bootstrap, group, orders, retries, dead_letters, pay, records)
     asyncio.run(consume())
 
 
-@pytest.mark.parametrize("process", [with_confluent_kafka, with_kafka_python, with_aiokafka])
+CLIENTS = [with_confluent_kafka, with_kafka_python, with_aiokafka]
+ERRORS = (confluent_kafka.KafkaException, kafka.errors.KafkaError, aiokafka.errors.KafkaError)
+
+
+@pytest.mark.parametrize("process", CLIENTS)
 def test_what_fails_is_tried_three_times(kpybroker, process):
     orders, retries, dead_letters = (kpybroker.topic(name, partitions=1) for name in ("orders", "retries", "dead"))
     group, payments = kpybroker.group(), Payments()
@@ -114,3 +139,17 @@ def test_what_fails_is_tried_three_times(kpybroker, process):
     assert (dead.value, dict(dead.headers)) == (b"3", {"attempts": b"3"})
     for topic in (orders, retries):
         kpybroker.wait_until_read(group, topic)
+
+
+@pytest.mark.parametrize("process", CLIENTS)
+def test_nothing_is_lost_if_the_retry_topic_refuses_it(kpybroker, process):
+    orders, retries, dead_letters = (kpybroker.topic(name, partitions=1) for name in ("orders", "retries", "dead"))
+    group, payments = kpybroker.group(), Payments()
+    kpybroker.send(orders, "1", "2")
+    refusal = kpybroker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED", topic=retries)
+    with refusal as fault, pytest.raises(ERRORS):
+        process(kpybroker.bootstrap, group, orders, retries, dead_letters, payments.pay, records=2)
+    assert fault.hits > 0
+    assert kpybroker.committed(group, orders) == {0: 1}
+    process(kpybroker.bootstrap, group, orders, retries, dead_letters, payments.pay, records=1)
+    assert payments.paid == [b"1", b"2"]
