@@ -12,9 +12,9 @@ import confluent_kafka
 import kafka
 import pytest
 
-ORDERS = [str(number).encode() for number in range(100)]
+ORDERS = [str(number).encode() for number in range(50)]
 PENDING_MAX = 10
-SLOW_S = 0.02
+SLOW_S = 0.1
 
 
 class Orders:
