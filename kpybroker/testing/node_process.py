@@ -2,7 +2,7 @@
 
 CPU-bound tests do not slow it down, a debugger that halts the tests does not halt it, and it serves a client library
 that blocks while it holds the GIL. It cannot outlive its parent: it reads its standard input, which closes when the
-parent ends, even by SIGKILL.
+parent ends, even by SIGKILL. While it is paused, another process waits for that end, and then lets it continue.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import queue
 import re
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +38,8 @@ class NodeProcess:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._log_begins_at = 0
-        self._is_paused = False
+        self._waker: subprocess.Popen[bytes] | None = None
+        """Lets the process continue, if it is paused, when the parent ends."""
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         """The unread lines of the node's standard output; an empty line is its end."""
         self._one_command = threading.Lock()
@@ -62,7 +64,7 @@ class NodeProcess:
     @property
     def takes_commands(self) -> bool:
         """Whether the process is running and not paused."""
-        return self.is_running and not self._is_paused
+        return self.is_running and self._waker is None
 
     def ended(self) -> str | None:
         """How the process has ended by itself, for example `ended with code 1`; None while it is running or after
@@ -107,7 +109,7 @@ class NodeProcess:
         """
         with self._one_command:
             if not self.takes_commands:
-                how = "is paused" if self._is_paused else self.ended() or "is stopped"
+                how = "is paused" if self._waker is not None else self.ended() or "is stopped"
                 raise RuntimeError(f"broker {self.node_id} {how}, so it takes no commands")
             assert self._process is not None
             assert self._process.stdin is not None
@@ -134,7 +136,7 @@ class NodeProcess:
     def hand_over(self) -> None:
         """Have it hand over its leaderships while the other brokers run. Does nothing if it is stopped or paused."""
         with self._one_command, contextlib.suppress(OSError, queue.Empty):
-            if self.is_running and not self._is_paused:
+            if self.takes_commands:
                 assert self._process is not None
                 assert self._process.stdin is not None
                 self._process.stdin.write(HAND_OVER)
@@ -153,7 +155,7 @@ class NodeProcess:
     def kill(self) -> None:
         """Kill the node as kill -9 does, and wait for its end."""
         process, self._process = self._process, None
-        self._is_paused = False
+        self._end_waker()
         if process is not None:
             process.kill()
             process.wait()
@@ -164,14 +166,23 @@ class NodeProcess:
     def pause(self) -> None:
         """Halt the process: connections stay open, and requests get no response. Raises RuntimeError if it is
         stopped."""
-        processes.pause(self._running())
-        self._is_paused = True
+        process = self._running()
+        if self._waker is None:
+            program = [sys.executable, "-I", "-S", "-c", processes.RESUME_AT_END, str(process.pid)]
+            self._waker = subprocess.Popen(program, stdin=subprocess.PIPE, **processes.apart())
+        processes.pause(process)
 
     def resume(self) -> None:
         """Let a paused process continue."""
-        if self._is_paused:
+        if self._waker is not None:
+            self._end_waker()
             processes.resume(self._running())
-            self._is_paused = False
+
+    def _end_waker(self) -> None:
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            with waker:
+                waker.kill()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if not self.is_running:

@@ -11,6 +11,13 @@ from typing import Any
 
 assert sys.platform != "win32", "use windows_processes.py"
 
+RESUME_AT_END = """
+import os, signal, sys
+sys.stdin.buffer.read()
+os.kill(int(sys.argv[1]), signal.SIGCONT)
+"""
+"""The program that lets the process with the given id continue when standard input is closed."""
+
 
 def apart(keeps_open: Sequence[int] = ()) -> dict[str, Any]:
     """The options of Popen for a process that Ctrl-C and the end of the terminal do not reach.

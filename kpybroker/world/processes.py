@@ -6,6 +6,7 @@ import sys
 
 if sys.platform == "win32":
     from kpybroker.world.windows_processes import (
+        RESUME_AT_END,
         apart,
         ask_to_stop,
         is_running,
@@ -16,6 +17,7 @@ if sys.platform == "win32":
     )
 else:
     from kpybroker.world.posix_processes import (
+        RESUME_AT_END,
         apart,
         ask_to_stop,
         is_running,
@@ -25,4 +27,13 @@ else:
         when_asked_to_stop,
     )
 
-__all__ = ["apart", "ask_to_stop", "is_running", "pause", "resume", "stop", "when_asked_to_stop"]
+__all__ = [
+    "RESUME_AT_END",
+    "apart",
+    "ask_to_stop",
+    "is_running",
+    "pause",
+    "resume",
+    "stop",
+    "when_asked_to_stop",
+]

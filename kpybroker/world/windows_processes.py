@@ -17,6 +17,15 @@ from typing import Any
 
 assert sys.platform == "win32", "use posix_processes.py"
 
+RESUME_AT_END = """
+import ctypes, sys
+sys.stdin.buffer.read()
+kernel = ctypes.WinDLL("kernel32")
+kernel.OpenProcess.restype = ctypes.c_void_p
+ctypes.WinDLL("ntdll").NtResumeProcess(ctypes.c_void_p(kernel.OpenProcess(0x0800, False, int(sys.argv[1]))))
+"""
+"""The program that lets the process with the given id continue when standard input is closed."""
+
 _EVENT = "Local\\kpybroker-stop-{}"
 _EVENT_MODIFY_STATE, _SYNCHRONIZE, _PROCESS_SUSPEND_RESUME = 0x0002, 0x00100000, 0x0800
 _WAIT_OBJECT_0, _WAIT_TIMEOUT, _INFINITE = 0, 0x102, 0xFFFFFFFF

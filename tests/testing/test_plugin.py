@@ -124,13 +124,15 @@ def test_a_failed_test_shows_its_last_requests(tmp_path: Path) -> None:
     assert re.search(r"^\(\d+ earlier ones are left out\)$", ended.stdout, re.MULTILINE)
 
 
-def test_the_broker_stops_with_a_killed_session(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", ["", "    kpybroker.pause()\n"], ids=["running", "paused"])
+def test_the_broker_stops_with_a_killed_session(before: str, tmp_path: Path) -> None:
     """pytest itself is killed with kill -9 in the middle of a test."""
     ended = session(
         tmp_path,
         "import os, signal\n"
         "def test_killed(kpybroker):\n"
         "    print('PID', kpybroker.pid, flush=True)\n"
+        f"{before}"
         "    os.kill(os.getpid(), signal.SIGKILL)\n",
         "-s",
     )
