@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from kpybroker.client.client import nearest_name
 from kpybroker.errors import ErrorCode
@@ -12,12 +12,10 @@ from kpybroker.server.requests.faults import (
     DELAY,
     ERROR,
     KINDS,
-    PARTITION_LISTS,
     THROTTLE,
-    TOPIC_LISTS,
-    WITHOUT_TOPICS,
     FaultRule,
 )
+from kpybroker.wire import plain
 from kpybroker.wire.api import API, Audience, by_name
 from kpybroker.world.faulty_disk import KINDS as DISK_KINDS
 from kpybroker.world.faulty_disk import SLOW, DiskFaultRule
@@ -119,28 +117,19 @@ def _check_numbers(rule: FaultRule) -> None:
 
 
 def _check_scope(rule: FaultRule) -> None:
-    request, name = rule.api.request(), rule.api.name
-    if rule.group is not None and not hasattr(request, "group_id"):
+    name = rule.api.name
+    if rule.group is not None and not plain.names_groups(rule.api):
         raise ValueError(f"{name} requests name no group, so group={rule.group!r} can never match")
     if rule.kind == THROTTLE and not hasattr(rule.api.response(), "throttle_time_ms"):
         raise ValueError(f"{name} responses have no throttle time")
     if rule.topic is None and rule.partition is None:
         return
-    if name in WITHOUT_TOPICS:
+    if name in plain.TOPICS_ONCE_PER_SESSION:
         raise ValueError(f"{name} requests name their topics only once per session; use client_id instead of topic")
-    topics = next((of_topics for of_topics in TOPIC_LISTS if hasattr(request, of_topics)), None)
-    if topics is None:
+    if not plain.names_topics(rule.api):
         raise ValueError(f"{name} requests name no topic, so topic={rule.topic!r} can never match")
-    if rule.partition is not None and not _names_partitions(rule, topics):
+    if rule.partition is not None and not plain.names_partitions(rule.api):
         raise ValueError(f"{name} requests name no partition, so partition={rule.partition} can never match")
-
-
-def _names_partitions(rule: FaultRule, topics: str) -> bool:
-    """Whether each topic in the request has a list of partitions."""
-    row = rule.api.request.__annotations__[topics]
-    [of_list] = [each for each in (row, *get_args(row)) if get_origin(each) is list]
-    [of_topic] = get_args(of_list)
-    return not set(PARTITION_LISTS).isdisjoint(getattr(of_topic, "__annotations__", ()))
 
 
 def meant(wrong: object, known: Iterable[str]) -> str:

@@ -42,6 +42,21 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     )
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """The error of each key; below v4 the error of the only key."""
+    return Response(
+        error_code=refusal.code,
+        error_message=refusal.message,
+        node_id=-1,
+        port=-1,
+        coordinators=[_unknown(key, refusal) for key in request.coordinator_keys],
+    )
+
+
+def _unknown(key: str, refusal: KafkaError) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=refusal.code, error_message=refusal.message)
+
+
 async def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordinator:
     refusal = _refusal(call, key_type, key)
     if refusal is None:
@@ -50,9 +65,7 @@ async def _find(broker: Broker, call: Call, key_type: int, key: str) -> Coordina
         except KafkaError as not_found:
             refusal = not_found
     if refusal is not None:
-        return Coordinator(
-            key=key, node_id=-1, host="", port=-1, error_code=refusal.code, error_message=refusal.message
-        )
+        return _unknown(key, refusal)
     return Coordinator(key=key, node_id=node_id, host=host, port=port, error_message="")
 
 

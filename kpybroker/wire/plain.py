@@ -24,6 +24,10 @@ TOPIC_NAMES = ("name", "topic", "topic_name")
 """The names of the field with the topic's name in an element of a list of topics."""
 GROUP_LISTS = ("groups", "group_ids", "groups_names", "coordinator_keys")
 """The names of lists of group ids in requests."""
+PARTITION_LISTS = ("partitions", "partition_data", "partition_indexes")
+"""The names of the lists of partitions in a topic of a request."""
+PARTITION_FIELDS = ("index", "partition_index", "partition")
+"""The names of a partition's index in such a list."""
 TOPICS_ONCE_PER_SESSION = ("Fetch", "ShareFetch", "ShareAcknowledge")
 """APIs with sessions: a request need not contain all topics that it applies to."""
 
@@ -147,6 +151,23 @@ def _topic_of(row: Any) -> tuple[str, bool] | None:
     return None if topic_id == NO_UUID else (topic_id, True)
 
 
+def partitions_in(fields: Any) -> Iterator[tuple[tuple[str, bool] | None, set[int]]]:
+    """The partitions of each topic that a request names; the topic as in `topics_in`, None if it is not named."""
+    for name, value in _walk(fields):
+        if "topic" in name and isinstance(value, list):
+            for row in value:
+                yield _topic_of(row), _indexes_of(row) if isinstance(row, dict) else set()
+
+
+def _indexes_of(row: Plain) -> set[int]:
+    entries: list[Any] = next((row[name] for name in PARTITION_LISTS if isinstance(row.get(name), list)), [])
+    return {each if isinstance(each, int) else _index_of(each) for each in entries}
+
+
+def _index_of(entry: Plain) -> int:
+    return next(int(entry[name]) for name in PARTITION_FIELDS if name in entry)
+
+
 def groups_in(fields: Plain) -> list[str]:
     """The groups that a request names, each once."""
     if fields.get("key_type"):  # FindCoordinator of a transactional id or a share partition
@@ -178,6 +199,14 @@ def _walk(fields: Any) -> Iterator[tuple[str, Any]]:
 def names_topics(api: Api) -> bool:
     """Whether requests of this API can name topics."""
     return any("topic" in name and isinstance(piece, Array) for name, piece in _all_members(api))
+
+
+@cache
+def names_partitions(api: Api) -> bool:
+    """Whether requests of this API can name partitions of topics."""
+    return names_topics(api) and any(
+        name in PARTITION_LISTS and isinstance(piece, Array) for name, piece in _all_members(api)
+    )
 
 
 @cache

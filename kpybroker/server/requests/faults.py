@@ -24,7 +24,8 @@ from kpybroker.server.requests.node_requests import is_of_a_node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.codec.codec import parse, parser_at_once
 from kpybroker.wire.codec.primitives import ManyElements
-from kpybroker.wire.frame import encode_response, parse_request_header, parse_response_header
+from kpybroker.wire.frame import RequestHeader, encode_response, parse_request_header, parse_response_header
+from kpybroker.wire.plain import as_plain, groups_in, partitions_in, topics_in, uuid_of
 
 FAULTS_MAX = 1000
 LOST_MAX = 1000
@@ -33,15 +34,6 @@ removed."""
 _KEY = Struct(">h").unpack_from
 HEAD_BYTES = 8
 """The size and the correlation id of a reply."""
-TOPIC_LISTS = ("topics", "topic_data")
-"""The names of the lists of topics in requests."""
-WITHOUT_TOPICS = ("Fetch", "ShareFetch", "ShareAcknowledge")
-"""APIs with sessions: a request need not contain all topics that it applies to."""
-
-PARTITION_LISTS = ("partitions", "partition_data", "partition_indexes")
-"""The names of the lists of partitions in a topic of a request."""
-PARTITION_FIELDS = ("index", "partition_index", "partition")
-"""The names of a partition's index in such a list."""
 
 ERROR, DELAY, NO_REPLY, DISCONNECT, LOST_REPLY = "error", "delay", "no_reply", "disconnect", "lost_reply"
 TRUNCATED_REPLY, CORRUPT_REPLY, THROTTLE = "truncated_reply", "corrupt_reply", "throttle"
@@ -172,7 +164,7 @@ class Faults:
             except ManyElements:
                 request = None
         if request is not None and not is_of_a_node(api, header.api_version, request):
-            matching = (each for each in candidates if self._matches(each.rule, header.client_id, request))
+            matching = (each for each in candidates if self._matches(each.rule, header, request))
             fault = next((each for each in matching if each.takes(self._broker.world.random.random)), None)
         if fault is None:
             dispatch(connection, frame)
@@ -181,20 +173,25 @@ class Faults:
         reply.address_to(api, header.api_version, header.correlation_id)
         self._apply(fault, connection, frame, request, reply)
 
-    def _matches(self, rule: FaultRule, client_id: str | None, request: Any) -> bool:
-        if rule.client_id is not None and rule.client_id != client_id:
+    def _matches(self, rule: FaultRule, header: RequestHeader, request: Any) -> bool:
+        if rule.client_id is not None and rule.client_id != header.client_id:
             return False
-        if rule.group is not None and rule.group != request.group_id:
-            return False
-        if rule.topic is None and rule.partition is None:
+        if rule.group is None and rule.topic is None and rule.partition is None:
             return True
-        rows = next(getattr(request, name) for name in TOPIC_LISTS if hasattr(request, name)) or ()
-        names = self._broker.metadata.image.names
-        return any(
-            (rule.topic is None or rule.topic == (_name_of(row) or names.get(bytes(getattr(row, "topic_id", b"")))))
-            and (rule.partition is None or rule.partition in _partitions_of(row))
-            for row in rows
-        )
+        fields = as_plain(request, header.api_version)
+        if rule.group is not None and rule.group not in groups_in(fields):
+            return False
+        if rule.partition is not None:
+            named = partitions_in(fields)
+            return any(self._is_of(rule, topic) and rule.partition in indexes for topic, indexes in named)
+        return rule.topic is None or any(self._is_of(rule, topic) for topic in topics_in(fields))
+
+    def _is_of(self, rule: FaultRule, topic: tuple[str, bool] | None) -> bool:
+        """Whether a topic that a request names, by its name or its id, is the topic of the rule."""
+        if rule.topic is None or topic is None:
+            return rule.topic is None
+        name, is_id = topic
+        return rule.topic == (self._broker.metadata.image.names.get(uuid_of(name)) if is_id else name)
 
     def _apply(self, fault: Fault, connection: Connection, frame: memoryview, request: Any, reply: Reply) -> None:
         dispatch, _ = self._inner
@@ -247,6 +244,8 @@ class Faults:
     ) -> Sequence[Any]:
         """What is sent in place of an encoded reply."""
         kind, encoded = fault.rule.kind, b"".join(buffers)
+        if not encoded and kind != LOST_REPLY:  # a Produce with acks=0 has no reply
+            return buffers
         if kind == THROTTLE:
             return _throttled(encoded, address, fault.rule.delay_ms)
         if kind == CORRUPT_REPLY:
@@ -266,19 +265,3 @@ def _throttled(encoded: bytes, address: tuple[api_table.Api, int, int], throttle
     response = parse(api.response, version, frame, body_at)
     response.throttle_time_ms = throttle_ms
     return encode_response(correlation_id, api, version, response)
-
-
-def _partitions_of(row: Any) -> set[int]:
-    """The partitions of a topic in a request."""
-    entries = next((getattr(row, name) for name in PARTITION_LISTS if hasattr(row, name)), None) or ()
-    return {each if isinstance(each, int) else _index_of(each) for each in entries}
-
-
-def _index_of(entry: Any) -> int:
-    return next(int(getattr(entry, name)) for name in PARTITION_FIELDS if hasattr(entry, name))
-
-
-def _name_of(row: Any) -> str | None:
-    """The name of a topic in a request, if the request contains it: later versions may contain only the id."""
-    name = row if isinstance(row, str) else getattr(row, "name", None) or getattr(row, "topic", None)
-    return name if isinstance(name, str) else None
