@@ -11,7 +11,7 @@ import contextlib
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.testing import damage, operations, weather
 from kpybroker.testing.clock import Clock
-from kpybroker.testing.fault import DiskFaultArguments, Fault, FaultArguments, disk_fault, request_fault
+from kpybroker.testing.fault import DiskFaultArguments, Fault, FaultArguments, Faults, disk_fault, request_fault
 from kpybroker.testing.kafka import Kafka, as_setting
 from kpybroker.testing.node import BrokerStartError, ClusterNode, ReadyFacts
 from kpybroker.testing.output import BrokerOutput
@@ -88,6 +88,7 @@ class Cluster(Kafka):
         """The clock of the brokers, which `clock.advance` moves forward."""
         self._ports = Ports()
         self._recordings = Recordings()
+        self._faults = Faults()
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -193,13 +194,14 @@ class Cluster(Kafka):
         for node in nodes:
             self._ready[node.node_id] = node.wait_until_ready()
             self._recordings.after_start(node)
+            self._faults.after_start(node)
         if self._cuts:
             self._apply_cuts()
 
     def stop(self, node: int | None = None) -> None:
         """Stop a broker, or all, as SIGTERM does; a broker hands over what it leads first. Data and port are kept."""
         chosen = self._chosen(node)
-        self._recordings.before_end(chosen)
+        self._before_end(chosen)
         for each in chosen if len(chosen) > 1 else ():
             each.hand_over()  # one after the other: if all stopped at once, none would be in sync at the next start
         for each in chosen:
@@ -212,21 +214,30 @@ class Cluster(Kafka):
 
     def kill(self, node: int | None = None) -> None:
         """End a broker, or all, as kill -9 does. Data and port are kept."""
-        self._recordings.before_end(self._chosen(node))
+        self._before_end(self._chosen(node))
         for each in self._chosen(node):
             each.kill()
 
     def pause(self, node: int | None = None) -> None:
         """Halt a broker, or all: connections stay open, and requests get no response. Raises RuntimeError if it is
         stopped."""
-        self._recordings.before_end(self._usable(node))
+        self._before_end(self._usable(node))
         for each in self._chosen(node):
             each.pause()
 
     def resume(self, node: int | None = None) -> None:
-        """Let a paused broker, or all, continue."""
+        """Let a paused broker, or all, continue. Faults, cuts and recordings that ended meanwhile end there, too."""
         for each in self._usable(node):
             each.resume()
+            if each.takes_commands:
+                self._faults.after_resume(each)
+                self._recordings.after_resume(each)
+        self._apply_cuts()
+
+    def _before_end(self, nodes: Sequence[ClusterNode]) -> None:
+        """Fetch what these nodes alone know, before they end or are paused."""
+        self._recordings.before_end(nodes)
+        self._faults.before_end(nodes)
 
     def snapshot(self) -> Snapshot:
         """Copy the data of all brokers, to which `restore` returns. Running brokers are stopped for the copy and then
@@ -317,9 +328,9 @@ class Cluster(Kafka):
             self._apply_cuts()
 
     def _apply_cuts(self) -> None:
-        """Tell every running broker the ports that it cannot reach."""
+        """Tell every running broker the ports that it cannot reach; a paused one is told when it continues."""
         cut = {pair for pairs in self._cuts for pair in pairs}
-        for node in (each for each in self._nodes.values() if each.is_running):
+        for node in (each for each in self._nodes.values() if each.takes_commands):
             others = {other for pair in cut if node.node_id in pair for other in pair} - {node.node_id}
             node.command({"do": "cut", "ports": [port for other in others for port in self._ports_of[other]]})
 
@@ -386,6 +397,7 @@ class Cluster(Kafka):
 
     @contextlib.contextmanager
     def _healing(self, fault: Fault) -> Iterator[Fault]:
+        self._faults.add(fault)
         try:
             yield fault
         finally:

@@ -39,7 +39,11 @@ class FaultArguments(TypedDict, total=False):
 
 
 class Fault:
-    """An injected fault. After its end, it still has its count."""
+    """An injected fault. After its end, it still has its count.
+
+    A broker that is started again within the block gets the fault anew, and a broker that is paused at the end of the
+    block loses it when it continues.
+    """
 
     def __init__(self, nodes: Sequence[ClusterNode], of: str, command: Mapping[str, object], where: str = "") -> None:
         """Inject the fault at these nodes. `of`: what it affects; `where`: the prefix of the commands about it.
@@ -48,24 +52,67 @@ class Fault:
         """
         self._of = of
         self._where = where
+        self._nodes = nodes
+        self._command = command
         self._numbers: dict[ClusterNode, int] = {}
         self._incarnations: dict[ClusterNode, object] = {}
-        self._hits = 0
+        self._hits: dict[ClusterNode, int] = {}
+        """The hits of earlier runs of each node."""
+        self._last: dict[ClusterNode, int] = {}
+        """The hits of the current run of each node when it was last asked."""
+        self._is_over = False
         with contextlib.ExitStack() as undo:
             undo.callback(self.heal)
             for node in nodes:
-                self._numbers[node] = node.command(command)["fault"]
-                self._incarnations[node] = node.incarnation
+                self._inject(node, command)
             undo.pop_all()
 
+    def _inject(self, node: ClusterNode, command: Mapping[str, object]) -> None:
+        self._numbers[node] = node.command(command)["fault"]
+        self._incarnations[node] = node.incarnation
+
     def __repr__(self) -> str:
-        return f"<fault of {self._of}, {self._hits} hits so far>"
+        return f"<fault of {self._of}, {sum(self._hits.values()) + sum(self._last.values())} hits so far>"
 
     @property
     def hits(self) -> int:
-        """The number of requests that the fault has affected, except at brokers that have ended since."""
-        lasting = ((node, number) for node, number in self._numbers.items() if self._lasts_at(node))
-        return self._hits + sum(self._ask("hits", node, number) for node, number in lasting)
+        """The number of requests that the fault has affected; at a broker that ended by itself or is paused, up to
+        when it was last asked."""
+        self.count()
+        return sum(self._hits.values()) + sum(self._last.values())
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the block lasts, or a node still has the fault."""
+        return not self._is_over or bool(self._numbers)
+
+    def count(self, nodes: Sequence[ClusterNode] | None = None) -> None:
+        """Ask these nodes, or all, for their hits."""
+        for node in self._nodes if nodes is None else nodes:
+            if self._takes_commands_at(node):
+                self._last[node] = self._ask("hits", node)
+
+    def after_start(self, node: ClusterNode) -> None:
+        """Inject the fault at a node that has been started, less what it has done there already."""
+        if node not in self._nodes:
+            return
+        self._hits[node] = self._hits.get(node, 0) + self._last.pop(node, 0)
+        self._numbers.pop(node, None)
+        if self._is_over:
+            return
+        command = dict(self._command)
+        if self._hits[node]:
+            command.pop("skip", None)
+        if isinstance(times := command.get("times"), int):
+            if times <= self._hits[node]:
+                return
+            command["times"] = times - self._hits[node]
+        self._inject(node, command)
+
+    def after_resume(self, node: ClusterNode) -> None:
+        """Remove the fault from a node that was paused when the block ended."""
+        if self._is_over:
+            self._heal_at(node)
 
     def wait_hit(self, count: int = 1, timeout_s: float = HIT_TIMEOUT_S) -> None:
         """Wait until the fault has affected `count` requests. Raises AssertionError after `timeout_s`."""
@@ -78,18 +125,53 @@ class Fault:
             time.sleep(LOOK_EVERY_S)
 
     def heal(self) -> None:
-        """Remove the fault. At brokers that have ended, it no longer exists."""
-        numbers, self._numbers = self._numbers, {}
-        for node, number in numbers.items():
-            if self._lasts_at(node):
-                self._hits += self._ask("heal", node, number)
+        """Remove the fault. At brokers that have ended, it no longer exists; a paused one loses it when it
+        continues."""
+        self._is_over = True
+        for node in list(self._numbers):
+            self._heal_at(node)
 
-    def _ask(self, do: str, node: ClusterNode, number: int) -> int:
-        return int(node.command({"do": self._where + do, "fault": number})["hits"])
+    def _heal_at(self, node: ClusterNode) -> None:
+        if self._takes_commands_at(node):
+            self._last[node] = self._ask("heal", node)
+        if node.takes_commands or not node.is_running:
+            self._numbers.pop(node, None)
 
-    def _lasts_at(self, node: ClusterNode) -> bool:
-        """Whether the run of the node that has the fault still lasts."""
-        return node.is_running and node.incarnation == self._incarnations.get(node)
+    def _ask(self, do: str, node: ClusterNode) -> int:
+        return int(node.command({"do": self._where + do, "fault": self._numbers[node]})["hits"])
+
+    def _takes_commands_at(self, node: ClusterNode) -> bool:
+        """Whether the run of the node that has the fault still lasts and takes commands."""
+        return node in self._numbers and node.takes_commands and node.incarnation == self._incarnations.get(node)
+
+
+class Faults:
+    """The faults of a cluster that some node has: they follow the starts, ends and pauses of its nodes."""
+
+    def __init__(self) -> None:
+        self._open: list[Fault] = []
+
+    def add(self, fault: Fault) -> None:
+        """Follow this fault until no node has it."""
+        self._open = [*self._left(), fault]
+
+    def before_end(self, nodes: Sequence[ClusterNode]) -> None:
+        """Count the hits at these nodes, before they end or are paused."""
+        for fault in self._left():
+            fault.count(nodes)
+
+    def after_start(self, node: ClusterNode) -> None:
+        """Inject the faults at a node that has been started."""
+        for fault in self._open:
+            fault.after_start(node)
+
+    def after_resume(self, node: ClusterNode) -> None:
+        """Remove the faults whose block ended while the node was paused."""
+        for fault in self._left():
+            fault.after_resume(node)
+
+    def _left(self) -> list[Fault]:
+        return [each for each in self._open if each.is_left]
 
 
 def request_fault(api: str, what: FaultArguments) -> dict[str, object]:

@@ -89,12 +89,15 @@ class Recording:
         self._nodes = nodes
         self._names = TopicNames()
         self._names.names.update(names or {})
-        self._found: dict[tuple[int, int, int], RecordedRequest] = {}
-        """By process, node and number."""
+        self._found: dict[tuple[object, int, int], RecordedRequest] = {}
+        """By incarnation, node and number."""
         for at, request in enumerate(requests):
             self._found[0, 0, at] = request
-        self._tapes: dict[ClusterNode, tuple[int, int]] = {}
-        self._lost: dict[tuple[int, int], int] = {}
+        self._tapes: dict[ClusterNode, tuple[int, object]] = {}
+        """The number of the recording at each node, and the incarnation of the node."""
+        self._left: dict[ClusterNode, tuple[int, object]] = {}
+        """Those that a paused node still has."""
+        self._lost: dict[tuple[int, object], int] = {}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Recording:
@@ -108,16 +111,16 @@ class Recording:
         if node not in self._nodes:
             return
         tape = node.command({"do": "record", "with_last": with_last})["tape"]
-        self._tapes[node] = tape, node.pid
+        self._tapes[node] = tape, node.incarnation
 
     def collect(self, node: ClusterNode | None = None) -> None:
         """Fetch what a node has recorded, or all; nodes that do not run, or are paused, are left out."""
         for each in list(self._tapes) if node is None else [node]:
-            tape, pid = self._tapes.get(each, (0, 0))
-            if tape and each.takes_commands and each.pid == pid:
+            tape, run = self._tapes.get(each, (0, None))
+            if tape and each.takes_commands and each.incarnation == run:
                 requests, lost = take(each, tape, self._names)
-                self._found.update({(pid, request.node, request.number): request for request in requests})
-                self._lost[each.node_id, pid] = lost
+                self._found.update({(run, request.node, request.number): request for request in requests})
+                self._lost[each.node_id, run] = lost
 
     @property
     def lasts(self) -> bool:
@@ -125,11 +128,22 @@ class Recording:
         return bool(self._tapes)
 
     def end(self) -> None:
-        """Stop recording."""
+        """Stop recording. A paused broker stops when it continues, but what it has recorded since is not fetched."""
         self.collect()
-        tapes, self._tapes = self._tapes, {}
-        for node, (tape, pid) in tapes.items():
-            if node.takes_commands and node.pid == pid:
+        self._left, self._tapes = self._left | self._tapes, {}
+        for node in list(self._left):
+            self.end_at(node)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a paused node still records."""
+        return bool(self._left)
+
+    def end_at(self, node: ClusterNode) -> None:
+        """Stop recording at a node, unless it is paused, if the recording has ended."""
+        if node in self._left and (node.takes_commands or not node.is_running):
+            tape, run = self._left.pop(node)
+            if node.takes_commands and node.incarnation == run:
                 node.command({"do": "end", "tape": tape})
 
     def __enter__(self) -> Self:
@@ -261,7 +275,7 @@ class Recordings:
             for node in running:
                 recording.begin_at(node)
             undo.pop_all()
-        self._open = [each for each in self._open if each.lasts]
+        self._open = [each for each in self._open if each.lasts or each.is_left]
         self._open.append(recording)
         return recording
 
@@ -273,8 +287,14 @@ class Recordings:
 
     def after_start(self, node: ClusterNode) -> None:
         """Continue at a node that has been started."""
+        self.after_resume(node)
         for recording in self._lasting():
             recording.begin_at(node, with_last=True)
+
+    def after_resume(self, node: ClusterNode) -> None:
+        """End the recordings whose block ended while the node was paused."""
+        for recording in self._open:
+            recording.end_at(node)
 
     def _lasting(self) -> list[Recording]:
         return [each for each in self._open if each.lasts]

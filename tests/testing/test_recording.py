@@ -176,6 +176,26 @@ def test_a_recording_continues_after_a_restart() -> None:
 
 
 @pytest.mark.slow
+def test_a_recording_keeps_what_came_before_each_restart_of_a_thread() -> None:
+    phases = ["first", "second", "third"]
+    with Broker(in_thread=True) as broker:
+        with broker.record() as recording:
+            for phase in phases:
+                look(broker, phase)
+                broker.restart()
+        assert {request.client_id for request in recording.requests("Metadata")} == set(phases)
+
+
+@pytest.mark.slow
+def test_a_recording_ends_at_a_paused_broker_when_it_continues() -> None:
+    with Broker() as broker:
+        for _ in range(TAPES_MAX + 1):
+            with broker.record():
+                broker.pause()
+            broker.resume()
+
+
+@pytest.mark.slow
 def test_a_recording_has_what_came_before_it_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a start, clients may be faster than the test kit."""
     wait = NodeProcess.wait_until_ready
