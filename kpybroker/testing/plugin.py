@@ -179,13 +179,17 @@ def _skip_if_external(request: pytest.FixtureRequest) -> None:
         pytest.skip(f"{request.fixturename} starts brokers of its own, which {BOOTSTRAP} rules out")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse markers that would have no effect. Raises pytest.UsageError."""
-    for item in items:
-        if item.get_closest_marker(MARKER) is not None:
-            _marked(item)
-            if FRESH not in getattr(item, "fixturenames", ()):
-                raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{MARKER} needs the fixture {FRESH}")
+def _check_markers(item: pytest.Item) -> None:
+    """Fail a test whose marker is wrong or would have no effect. A marker of a class or a module may be for others of
+    its tests, and a test with the fixture `request` may ask for the broker later."""
+    try:
+        _marked(item)
+    except pytest.UsageError as error:
+        pytest.fail(str(error), pytrace=False)
+    is_its_own = any(mark.name == MARKER for mark in item.own_markers)
+    has_request = isinstance(item, pytest.Function) and "request" in inspect.signature(item.function).parameters
+    if is_its_own and not has_request and FRESH not in getattr(item, "fixturenames", ()):
+        pytest.fail(f"{item.nodeid}: @pytest.mark.{MARKER} needs the fixture {FRESH}", pytrace=False)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -202,7 +206,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Record how much each broker has written before this test."""
+    """Check the markers, and record how much each broker has written before this test."""
+    _check_markers(item)
     item.stash[_sizes] = {cluster.bootstrap: cluster.output.sizes() for cluster in _running()}
     item.stash[_began] = time.time()
 

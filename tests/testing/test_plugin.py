@@ -182,11 +182,30 @@ def test_a_marker_and_an_ini_option_set_what_a_fresh_broker_is_like(tmp_path: Pa
         ("brokers=3", "kpybroker", "@pytest.mark.kpybroker needs the fixture kpybroker_fresh"),
     ],
 )
-def test_a_marker_without_effect_is_refused(marker: str, fixture: str, told: str, tmp_path: Path) -> None:
-    code = f"import pytest\n@pytest.mark.kpybroker({marker})\ndef test_one({fixture}): pass\n"
-    ended = session(tmp_path, code)
-    assert ended.returncode == pytest.ExitCode.USAGE_ERROR, ended.stdout
-    assert told in ended.stderr
+@pytest.mark.parametrize("options", [[], ["-n", "1"]], ids=["alone", "xdist"])
+def test_a_marker_without_effect_fails_its_test(
+    options: list[str], marker: str, fixture: str, told: str, tmp_path: Path
+) -> None:
+    """The other tests run."""
+    code = f"import pytest\n@pytest.mark.kpybroker({marker})\ndef test_one({fixture}): pass\ndef test_two(): pass\n"
+    ended = session(tmp_path, code, *options)
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED, ended.stdout
+    assert told in ended.stdout
+    assert "1 passed, 1 error" in ended.stdout
+
+
+def test_a_marker_of_a_class_is_for_those_tests_that_have_a_fresh_broker(tmp_path: Path) -> None:
+    ended = session(
+        tmp_path,
+        "import pytest\n"
+        "@pytest.mark.kpybroker(settings={'num.partitions': 5})\n"
+        "class TestOf:\n"
+        "    def test_without(self): pass\n"
+        "    def test_with(self, kpybroker_fresh): kpybroker_fresh.topic('t', create=True)\n"
+        "@pytest.mark.kpybroker(settings={'num.partitions': 5})\n"
+        "def test_later(request): request.getfixturevalue('kpybroker_fresh').topic('t', create=True)\n",
+    )
+    assert ended.returncode == 0, ended.stdout
 
 
 def test_the_same_tests_run_on_another_cluster(tmp_path: Path, kpybroker: Broker) -> None:
