@@ -82,6 +82,8 @@ def disk_rule_of(given: Mapping[str, Any]) -> DiskFaultRule:
         raise ValueError("a slow disk needs a time" if kind == SLOW else f"a disk that is {kind} has no delay")
     if partition is not None and topic is None:
         raise ValueError(f"partition={partition!r} needs a topic")
+    if partition is not None and (type(partition) is not int or not 0 <= partition <= COUNT_MAX):
+        raise ValueError(f"partition={partition!r}: must be from 0 to {COUNT_MAX}")
     if topic is None:
         return DiskFaultRule(kind, delay_s=delay_ms / 1000)
     which = r"\d+" if partition is None else str(int(partition))

@@ -165,7 +165,7 @@ class RecordSender:
         if self._how.partition is not None:
             return self._how.partition
         if record.partition is not None:
-            if record.partition >= self._count:
+            if not 0 <= record.partition < self._count:
                 raise CommandFailed(
                     f"{self._topic} has no partition {record.partition}, which a line names: there are 0 to "
                     f"{self._count - 1}; add partitions, or send all records to one with --partition"

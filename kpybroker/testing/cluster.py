@@ -34,6 +34,7 @@ from kpybroker.testing.snapshot import Snapshot, put_back, take
 from kpybroker.testing.spares import SPARES
 
 _PORT = re.compile(r":(\d+)")
+PORT_MAX = 65535
 DATA_DIR_SETTINGS = ("log.dir", "log.dirs")
 
 
@@ -68,6 +69,11 @@ class Cluster(Kafka):
         Raises TypeError and ValueError for invalid arguments.
         """
         super().__init__("")
+        for name, value in (("brokers", brokers), ("port", port)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name}={value!r}: give a number, such as {name}={3 if name == 'brokers' else 9092}")
+        if not 0 <= port <= PORT_MAX:
+            raise ValueError(f"port={port}: must be from 0 to {PORT_MAX}")
         if not 1 <= brokers <= BROKERS_MAX:
             raise ValueError(f"brokers={brokers}: must be from 1 to {BROKERS_MAX}")
         if secure and brokers > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
@@ -186,12 +187,21 @@ def request_fault(api: str, what: FaultArguments) -> dict[str, object]:
     command: dict[str, object] = {"do": "fault", "api": api, "kind": kind}
     for name, value in fields.items():
         if name in _TIMES:
-            command |= {"kind": _TIMES[name], "delay_ms": round(float(str(value)) * 1000)}
+            command |= {"kind": _TIMES[name], "delay_ms": _milliseconds(name, value)}
         elif name == "probability":
             command[name] = float(what["probability"])
         elif name == "error" or name not in KINDS:
             command[name] = value
     return command
+
+
+def _milliseconds(name: str, seconds: object) -> int:
+    """Raises TypeError unless it is a number, ValueError unless it is finite."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"{name}={seconds!r}: give a number of seconds, such as {name}=0.5")
+    if not math.isfinite(seconds):
+        raise ValueError(f"{name}={seconds}: give a finite number of seconds, such as {name}=0.5")
+    return round(seconds * 1000)
 
 
 class DiskFaultArguments(TypedDict, total=False):
@@ -213,5 +223,5 @@ def disk_fault(what: DiskFaultArguments) -> dict[str, object]:
         raise ValueError(f"give exactly one of {', '.join(DISK_KINDS[:-1])} and {DISK_KINDS[-1]}, not {told}")
     command: dict[str, object] = {"do": "disk fault", "kind": kinds[0].removesuffix("_s")}
     if "slow_s" in what:
-        command["delay_ms"] = round(what["slow_s"] * 1000)
+        command["delay_ms"] = _milliseconds("slow_s", what["slow_s"])
     return command | {name: value for name, value in what.items() if name not in DISK_KINDS and value is not None}

@@ -26,6 +26,7 @@ Bytes = bytes | str | None
 TIMEOUT_S = 15.0
 EXPECT_TIMEOUT_S = 10.0
 LOOK_EVERY_S = 0.02
+TIMESTAMP_MS_MAX = 2**63 - 1
 PREFIX_MAX = 200
 """Topic names have at most 249 characters."""
 SHOWN = 5
@@ -124,8 +125,12 @@ class Kafka:
         """Send one record for each value, with acks=all, and wait until all are acknowledged.
 
         The partition of a key is that of Kafka's default partitioner. A missing topic is created as for any producer.
-        `timestamp_ms`: the time of the records (default: the time by the clock of the brokers).
+        `timestamp_ms`: the time of the records (default: the time by the clock of the brokers). Raises ValueError for a
+        time that Kafka cannot store, TypeError for headers that are not a mapping, CommandFailed for a partition that
+        does not exist.
         """
+        if timestamp_ms is not None and not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
+            raise ValueError(f"timestamp_ms={timestamp_ms}: must be from 0 to {TIMESTAMP_MS_MAX}")
         time_ms = self._now_ms() if timestamp_ms is None else timestamp_ms
         records = [Outgoing(_encoded(key), _encoded(value), _headers(headers), partition, time_ms) for value in values]
         self._run(lambda client: operations.send(client, topic, records))
@@ -259,4 +264,6 @@ def _encoded(content: Bytes) -> bytes | None:
 
 
 def _headers(headers: Mapping[str, Bytes] | None) -> tuple[tuple[str, bytes | None], ...]:
+    if headers is not None and not isinstance(headers, Mapping):
+        raise TypeError(f"headers is a mapping, such as {{'trace': 'a1'}}, not {type(headers).__name__}")
     return tuple((name, _encoded(value)) for name, value in (headers or {}).items())

@@ -244,6 +244,8 @@ def test_a_fault_that_is_not_hit_fails_the_test(broker: Broker) -> None:
         ("Produce", {"disconnect": True, "probability": 0}, "probability=0: must be above 0"),
         ("Produce", {"disconnect": True, "probability": float("nan")}, "probability=nan: must be above 0"),
         ("Produce", {"delay_s": -1}, "delay_ms=-1000: must be from 0 to 3600000"),
+        ("Produce", {"delay_s": float("inf")}, "delay_s=inf: give a finite number of seconds"),
+        ("Produce", {"throttle_s": float("nan")}, "throttle_s=nan: give a finite number of seconds"),
         ("Produce", {"disconnect": True, "parttion": 1}, "a fault has no 'parttion'; did you mean partition"),
         ("Produce", {"disconnect": True, "partition": -1}, "partition=-1: must be from 0"),
         ("Produce", {"disconnect": True, "partition": "1"}, "partition='1' is not of type int"),
@@ -257,6 +259,13 @@ def test_a_fault_that_is_not_hit_fails_the_test(broker: Broker) -> None:
 def test_a_fault_that_can_never_match_is_refused(api: str, what: dict[str, Any], told: str, broker: Broker) -> None:
     with pytest.raises(ValueError, match=told), broker.fault(api, **what):
         pass
+
+
+def test_a_time_that_is_no_number_is_refused(broker: Broker) -> None:
+    with pytest.raises(TypeError, match="delay_s='1s': give a number of seconds"):
+        broker.fault("Produce", delay_s="1s").__enter__()  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="slow_s='1': give a number of seconds"):
+        broker.disk_fault(slow_s="1").__enter__()  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

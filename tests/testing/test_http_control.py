@@ -93,6 +93,7 @@ def test_the_description_is_valid_and_complete() -> None:
         ("POST", "/topics", b'{"partitions": true}', 400, "partitions=True is not an integer or null"),
         ("POST", "/topics", b'{"config": []}', 400, "is not an object or null"),
         ("POST", "/topics/t/records", b"{}", 400, "needs values"),
+        ("POST", "/topics/t/records", b'{"values": ["1"], "timestamp_ms": 1e99}', 400, "is not an integer"),
         ("POST", "/topics/t/records", b'{"values": "paid"}', 400, "is not a list"),
         ("POST", "/topics/t/records", b'{"values": [7]}', 400, r"values\[0\]=7 is not a string"),
         ("POST", "/topics/t/delete-records", b'{"before": {"x": 1}}', 400, "before='x' is not an integer"),

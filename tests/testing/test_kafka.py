@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kpybroker.client.client import CommandFailed
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.testing import Broker, Kafka, ReceivedRecord
-from kpybroker.testing.kafka import PREFIX_MAX
+from kpybroker.testing.kafka import PREFIX_MAX, TIMESTAMP_MS_MAX
 
 pytestmark = pytest.mark.slow
 
@@ -190,3 +190,18 @@ def test_only_committed_records_are_read_on_request(broker: Broker) -> None:
     assert [record.value for record in broker.expect(topic, 3, committed_only=True)] == [*committed, b"plain"]
     with pytest.raises(AssertionError, match="expected 4 records"):
         broker.expect(topic, 4, 0, committed_only=True)
+
+
+def test_a_record_that_cannot_be_sent_is_refused_with_the_reason(broker: Broker) -> None:
+    topic = broker.topic(create=True)
+    with pytest.raises(CommandFailed, match="has no partition -1"):
+        broker.send(topic, "x", partition=-1)
+    with pytest.raises(TypeError, match="headers is a mapping, such as"):
+        broker.send(topic, "x", headers=[("trace", b"a1")])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timestamp_ms=-1: must be from 0 to"):
+        broker.send(topic, "x", timestamp_ms=-1)
+    with pytest.raises(ValueError, match=f"timestamp_ms={TIMESTAMP_MS_MAX + 1}: must be from 0 to"):
+        broker.send(topic, "x", timestamp_ms=TIMESTAMP_MS_MAX + 1)
+    with pytest.raises(KafkaError, match="INVALID_TIMESTAMP"):
+        broker.send(topic, "x", timestamp_ms=TIMESTAMP_MS_MAX)
+    assert broker.records(topic) == []
