@@ -61,25 +61,9 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """The error of each group; below v8 the error of the only group, which v1 has in each partition."""
-    return Response(
-        error_code=refusal.code,
-        groups=[
-            OffsetFetchResponseGroup(group_id=each.group_id, error_code=refusal.code) for each in request.groups or []
-        ],
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=each, committed_offset=NO_OFFSET, metadata="", error_code=refusal.code
-                    )
-                    for each in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics or []
-        ],
-    )
+    """The error of each group; below v8 the error of the only one."""
+    groups = [OffsetFetchResponseGroup(group_id=each.group_id, error_code=refusal.code) for each in request.groups]
+    return Response(error_code=refusal.code, groups=groups)
 
 
 async def _group(
