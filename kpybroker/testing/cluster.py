@@ -232,7 +232,7 @@ class Cluster(Kafka):
             each.pause()
 
     def resume(self, node: int | None = None) -> None:
-        """Let a paused broker, or all, continue. Faults, cuts and recordings that ended meanwhile end there, too."""
+        """Let a paused broker, or all, continue, without the faults, cuts and recordings that have ended meanwhile."""
         for each in self._usable(node):
             each.resume()
             if each.takes_commands:

@@ -42,8 +42,8 @@ class FaultArguments(TypedDict, total=False):
 class Fault:
     """An injected fault. After its end, it still has its count.
 
-    A broker that is started again within the block gets the fault anew, and a broker that is paused at the end of the
-    block loses it when it continues.
+    A broker that is started again within the block gets the fault again. From a broker that is paused at the end of the
+    block, the fault is removed when the broker continues.
     """
 
     def __init__(self, nodes: Sequence[ClusterNode], of: str, command: Mapping[str, object], where: str = "") -> None:
@@ -73,18 +73,22 @@ class Fault:
         self._incarnations[node] = node.incarnation
 
     def __repr__(self) -> str:
-        return f"<fault of {self._of}, {sum(self._hits.values()) + sum(self._last.values())} hits so far>"
+        return f"<fault of {self._of}, {self._known_hits} hits so far>"
 
     @property
     def hits(self) -> int:
         """The number of requests that the fault has affected; at a broker that ended by itself or is paused, up to
         when it was last asked."""
         self.count()
+        return self._known_hits
+
+    @property
+    def _known_hits(self) -> int:
         return sum(self._hits.values()) + sum(self._last.values())
 
     @property
-    def is_left(self) -> bool:
-        """Whether the block lasts, or a node still has the fault."""
+    def is_open(self) -> bool:
+        """Whether the block lasts, or a paused broker still has the fault."""
         return not self._is_over or bool(self._numbers)
 
     def count(self, nodes: Sequence[ClusterNode] | None = None) -> None:
@@ -94,7 +98,8 @@ class Fault:
                 self._last[node] = self._ask("hits", node)
 
     def after_start(self, node: ClusterNode) -> None:
-        """Inject the fault at a node that has been started, less what it has done there already."""
+        """Inject the fault again at a node that has been started. Requests that it has affected there count towards
+        `times`, and it skips none if it has affected one."""
         if node not in self._nodes:
             return
         self._hits[node] = self._hits.get(node, 0) + self._last.pop(node, 0)
@@ -147,32 +152,32 @@ class Fault:
 
 
 class Faults:
-    """The faults of a cluster that some node has: they follow the starts, ends and pauses of its nodes."""
+    """The faults of a cluster that are open: they follow the starts, ends and pauses of its nodes."""
 
     def __init__(self) -> None:
         self._open: list[Fault] = []
 
     def add(self, fault: Fault) -> None:
-        """Follow this fault until no node has it."""
-        self._open = [*self._left(), fault]
+        """Follow this fault until it is no longer open."""
+        self._open = [*self._still_open(), fault]
 
     def before_end(self, nodes: Sequence[ClusterNode]) -> None:
         """Count the hits at these nodes, before they end or are paused."""
-        for fault in self._left():
+        for fault in self._still_open():
             fault.count(nodes)
 
     def after_start(self, node: ClusterNode) -> None:
         """Inject the faults at a node that has been started."""
-        for fault in self._open:
+        for fault in self._still_open():
             fault.after_start(node)
 
     def after_resume(self, node: ClusterNode) -> None:
         """Remove the faults whose block ended while the node was paused."""
-        for fault in self._left():
+        for fault in self._still_open():
             fault.after_resume(node)
 
-    def _left(self) -> list[Fault]:
-        return [each for each in self._open if each.is_left]
+    def _still_open(self) -> list[Fault]:
+        return [each for each in self._open if each.is_open]
 
 
 def request_fault(api: str, what: FaultArguments) -> dict[str, object]:

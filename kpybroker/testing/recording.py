@@ -96,7 +96,7 @@ class Recording:
         self._tapes: dict[ClusterNode, tuple[int, object]] = {}
         """The number of the recording at each node, and the incarnation of the node."""
         self._left: dict[ClusterNode, tuple[int, object]] = {}
-        """Those that a paused node still has."""
+        """The same, for paused nodes that still record after the end."""
         self._lost: dict[tuple[int, object], int] = {}
 
     @classmethod
@@ -140,7 +140,7 @@ class Recording:
         return bool(self._left)
 
     def end_at(self, node: ClusterNode) -> None:
-        """Stop recording at a node, unless it is paused, if the recording has ended."""
+        """Stop at a node that still records after the end. Does nothing while the node is paused."""
         if node in self._left and (node.takes_commands or not node.is_running):
             tape, run = self._left.pop(node)
             if node.takes_commands and node.incarnation == run:

@@ -76,13 +76,19 @@ def test_too_many_brokers_are_refused(brokers: int) -> None:
         Cluster(brokers)
 
 
-def test_what_is_no_number_of_brokers_and_no_port_is_refused() -> None:
-    with pytest.raises(TypeError, match="brokers='3': give a number, such as brokers=3"):
-        Cluster("3")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="brokers=True: give a number"):
-        Cluster(True)
-    with pytest.raises(ValueError, match="port=70000: must be from 0 to 65535"):
-        Cluster(port=70_000)
+@pytest.mark.parametrize(
+    ("arguments", "kind", "told"),
+    [
+        ({"brokers": "3"}, TypeError, "brokers='3': give a number, such as brokers=3"),
+        ({"brokers": True}, TypeError, "brokers=True: give a number"),
+        ({"port": 70_000}, ValueError, "port=70000: must be from 0 to 65535"),
+    ],
+)
+def test_a_wrong_number_of_brokers_or_port_is_refused(
+    arguments: dict[str, Any], kind: type[Exception], told: str
+) -> None:
+    with pytest.raises(kind, match=told):
+        Cluster(**arguments)
 
 
 def test_only_one_broker_can_be_secure() -> None:

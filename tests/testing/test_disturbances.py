@@ -164,6 +164,19 @@ def test_a_follower_that_is_cut_off_leaves_the_isr_and_comes_back(cluster: Clust
 
 
 @pytest.mark.slow
+def test_a_cut_ends_at_a_paused_broker_when_it_continues(cluster: Cluster) -> None:
+    topic = cluster.topic("t", partitions=1)
+    leader, follower = (node for node in cluster.nodes if node != cluster.controller)
+    cluster.move_leader(topic, 0, leader)
+    with cluster.cut(leader, follower):
+        cluster.send(topic, "1")
+        eventually(lambda: follower not in cluster.in_sync(topic))
+        cluster.pause(follower)
+    cluster.resume(follower)
+    eventually(lambda: cluster.in_sync(topic) == cluster.nodes)
+
+
+@pytest.mark.slow
 def test_an_isolated_leader_is_replaced(cluster: Cluster) -> None:
     topic = cluster.topic("t", partitions=1, config={"min.insync.replicas": 2})
     cluster.send(topic, "1")

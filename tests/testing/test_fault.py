@@ -210,7 +210,9 @@ def test_requests_of_brokers_are_not_affected() -> None:
             consumer.assign([TopicPartition(topic, 0, 0)])
             assert consumer.poll(0.5) is None
             fetch.wait_hit()
+            AdminClient({"bootstrap.servers": cluster.bootstrap_of(2), "log_level": 0}).list_topics(timeout=PATIENCE_S)
             hits = at_one.hits
+            assert hits > 0
             cluster.kill(2)
             assert at_one.hits >= hits, "those before the end of the broker count"
         message = consumer.poll(PATIENCE_S)
@@ -262,10 +264,12 @@ def test_a_fault_that_can_never_match_is_refused(api: str, what: dict[str, Any],
 
 
 def test_a_time_that_is_no_number_is_refused(broker: Broker) -> None:
-    with pytest.raises(TypeError, match="delay_s='1s': give a number of seconds"):
-        broker.fault("Produce", delay_s="1s").__enter__()  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="slow_s='1': give a number of seconds"):
-        broker.disk_fault(slow_s="1").__enter__()  # type: ignore[arg-type]
+    delay: dict[str, Any] = {"delay_s": "1s"}
+    with pytest.raises(TypeError, match="delay_s='1s': give a number of seconds"), broker.fault("Produce", **delay):
+        pass
+    slow: dict[str, Any] = {"slow_s": "1"}
+    with pytest.raises(TypeError, match="slow_s='1': give a number of seconds"), broker.disk_fault(**slow):
+        pass
 
 
 @pytest.mark.slow
@@ -296,11 +300,12 @@ def test_a_fault_heals_at_a_paused_broker_when_it_continues(in_thread: bool) -> 
 def test_a_request_of_several_groups_is_found_by_what_it_names(which: str, broker: Broker, topic: str) -> None:
     """librdkafka sends OffsetFetch from version 8 on, with the topics of each group."""
     group = broker.group()
-    names = {"group": group, "topic": topic, "partition": 0}
+    names: dict[str, Any] = {"group": group, "topic": topic, "partition": 0}
+    scope = {which: names[which]}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0})
     with (
         broker.fault("OffsetFetch", error="UNKNOWN_TOPIC_OR_PARTITION", topic=topic, group="another") as another,
-        broker.fault("OffsetFetch", error="GROUP_AUTHORIZATION_FAILED", **{which: names[which]}) as fault,  # type: ignore[misc]
+        broker.fault("OffsetFetch", error="GROUP_AUTHORIZATION_FAILED", **scope) as fault,
     ):
         with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
             consumer.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)
@@ -330,7 +335,7 @@ def test_a_throttled_producer_without_acknowledgement_goes_on(broker: Broker, to
 @pytest.mark.slow
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_a_fault_lasts_over_a_restart(in_thread: bool) -> None:
-    """It counts on: two of the three times are left."""
+    """Its hits before the restart count towards `times`."""
     with Broker(in_thread=in_thread) as broker:
         topic = broker.topic(create=True)
         with broker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED", skip=1, times=3) as fault:

@@ -196,8 +196,9 @@ def test_a_record_that_cannot_be_sent_is_refused_with_the_reason(broker: Broker)
     topic = broker.topic(create=True)
     with pytest.raises(CommandFailed, match="has no partition -1"):
         broker.send(topic, "x", partition=-1)
+    wrong: Any = [("trace", b"a1")]
     with pytest.raises(TypeError, match="headers is a mapping, such as"):
-        broker.send(topic, "x", headers=[("trace", b"a1")])  # type: ignore[arg-type]
+        broker.send(topic, "x", headers=wrong)
     with pytest.raises(ValueError, match="timestamp_ms=-1: must be from 0 to"):
         broker.send(topic, "x", timestamp_ms=-1)
     with pytest.raises(ValueError, match=f"timestamp_ms={TIMESTAMP_MS_MAX + 1}: must be from 0 to"):

@@ -100,3 +100,19 @@ def test_every_error_code_is_found() -> None:
         "UNKNOWN_TOPIC_OR_PARTITION"
     ]
     assert plain.errors_in({"error_code": 12345}) == ["error 12345"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ({"topics": [{"name": "t", "partitions": [1, 2]}]}, [(("t", False), {1, 2})]),
+        ({"topics": [{"topic_id": TOPIC_ID, "partition_indexes": [3]}]}, [((TOPIC_ID, True), {3})]),
+        ({"topic_data": [{"name": "t", "partition_data": [{"index": 4}]}]}, [(("t", False), {4})]),
+        ({"groups": [{"topics": [{"topic": "t", "partitions": [{"partition": 5}]}]}]}, [(("t", False), {5})]),
+        ({"topic_names": ["t"]}, [(("t", False), set())]),
+    ],
+)
+def test_the_partitions_of_each_topic_are_found(
+    rows: plain.Plain, found: list[tuple[tuple[str, bool], set[int]]]
+) -> None:
+    assert list(plain.partitions_in(rows)) == found

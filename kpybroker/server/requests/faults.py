@@ -24,8 +24,8 @@ from kpybroker.server.requests.node_requests import is_of_a_node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.codec.codec import parse, parser_at_once
 from kpybroker.wire.codec.primitives import ManyElements
-from kpybroker.wire.frame import RequestHeader, encode_response, parse_request_header, parse_response_header
-from kpybroker.wire.plain import as_plain, groups_in, partitions_in, topics_in, uuid_of
+from kpybroker.wire.frame import encode_response, parse_request_header, parse_response_header
+from kpybroker.wire.plain import Plain, as_plain, groups_in, partitions_in, topics_in, uuid_of
 
 FAULTS_MAX = 1000
 LOST_MAX = 1000
@@ -66,6 +66,26 @@ class FaultRule(NamedTuple):
     times: int | None = None
     """The number of requests that are affected after that."""
     probability: float = 1.0
+
+    @property
+    def is_scoped(self) -> bool:
+        """Whether it depends on the groups, topics or partitions that a request names."""
+        return self.group is not None or self.topic is not None or self.partition is not None
+
+
+class Names(NamedTuple):
+    """What a request names, as the functions of `wire/plain.py` return it."""
+
+    groups: list[str]
+    topics: list[tuple[str, bool]]
+    partitions: list[tuple[tuple[str, bool] | None, set[int]]]
+
+
+NAMES_NOTHING = Names([], [], [])
+
+
+def _names_in(fields: Plain) -> Names:
+    return Names(groups_in(fields), topics_in(fields), list(partitions_in(fields)))
 
 
 class Fault:
@@ -164,7 +184,9 @@ class Faults:
             except ManyElements:
                 request = None
         if request is not None and not is_of_a_node(api, header.api_version, request):
-            matching = (each for each in candidates if self._matches(each.rule, header, request))
+            is_scoped = any(each.rule.is_scoped for each in candidates)
+            named = _names_in(as_plain(request, header.api_version)) if is_scoped else NAMES_NOTHING
+            matching = (each for each in candidates if self._matches(each.rule, header.client_id, named))
             fault = next((each for each in matching if each.takes(self._broker.world.random.random)), None)
         if fault is None:
             dispatch(connection, frame)
@@ -173,18 +195,14 @@ class Faults:
         reply.address_to(api, header.api_version, header.correlation_id)
         self._apply(fault, connection, frame, request, reply)
 
-    def _matches(self, rule: FaultRule, header: RequestHeader, request: Any) -> bool:
-        if rule.client_id is not None and rule.client_id != header.client_id:
+    def _matches(self, rule: FaultRule, client_id: str | None, named: Names) -> bool:
+        if rule.client_id is not None and rule.client_id != client_id:
             return False
-        if rule.group is None and rule.topic is None and rule.partition is None:
-            return True
-        fields = as_plain(request, header.api_version)
-        if rule.group is not None and rule.group not in groups_in(fields):
+        if rule.group is not None and rule.group not in named.groups:
             return False
         if rule.partition is not None:
-            named = partitions_in(fields)
-            return any(self._is_of(rule, topic) and rule.partition in indexes for topic, indexes in named)
-        return rule.topic is None or any(self._is_of(rule, topic) for topic in topics_in(fields))
+            return any(self._is_of(rule, topic) and rule.partition in indexes for topic, indexes in named.partitions)
+        return rule.topic is None or any(self._is_of(rule, topic) for topic in named.topics)
 
     def _is_of(self, rule: FaultRule, topic: tuple[str, bool] | None) -> bool:
         """Whether a topic that a request names, by its name or its id, is the topic of the rule."""
