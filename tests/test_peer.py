@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from struct import pack
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,16 @@ def test_a_cancelled_request_does_not_affect_the_next(with_broker: WithBroker) -
         given_up.cancel()
         assert len((await peer.ask("Metadata", metadata.Request(topics=[]))).brokers) == 1
         assert peer.is_open
+
+    with_broker(scenario)
+
+
+def test_a_request_that_cannot_be_encoded_does_not_affect_the_next(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        wrong: Any = b"t"
+        with pytest.raises(ValueError, match="bytes instead of str"):
+            await peer.ask("Metadata", metadata.Request(topics=[metadata.MetadataRequestTopic(name=wrong)]))
+        assert len((await peer.ask("Metadata", metadata.Request(topics=[]))).brokers) == 1
 
     with_broker(scenario)
 

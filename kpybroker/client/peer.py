@@ -93,11 +93,11 @@ class Peer(asyncio.Protocol):
         if version is None:
             version = self.best_version(api)
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((self._correlation_id, api, version, reply))
         buffers = encode_request(
             self._correlation_id, api, version, api.request() if request is None else request, self._client_id
         )
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._correlation_id, api, version, reply))
         self._transport.write(b"".join(buffers))
         return await reply
 
