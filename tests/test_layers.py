@@ -30,7 +30,7 @@ ROWS = [
     ["security"],
     ["wire"],
     ["config"],
-    ["errors", "metrics", "topics", "world"],
+    ["errors", "metrics", "similar_names", "topics", "world"],
 ]
 """From top to bottom. A row imports rows below it; packages in the same row do not import each other."""
 LADDERS = {

@@ -29,9 +29,15 @@ async def advance(broker: Broker, by_ms: int) -> None:
 
 
 async def compact(broker: Broker, topic: str) -> None:
-    """Compact the logs of a topic, with their active segments, however few dirty bytes they have."""
+    """Compact the logs of a topic, with their active segments, however few dirty bytes they have.
+
+    Raises ValueError if the topic is not compacted.
+    """
     storage = broker.storage
-    await storage.cleaner.clean_now([log for (name, _), log in storage.log_dirs.logs.items() if name == topic])
+    logs = [log for (name, _), log in storage.log_dirs.logs.items() if name == topic]
+    if logs and not any(log.settings.compacted for log in logs):
+        raise ValueError(f"{topic} is not compacted: set cleanup.policy=compact")
+    await storage.cleaner.clean_now(logs)
 
 
 async def retain_and_clean(broker: Broker) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from kpybroker.client.client import nearest_name
 from kpybroker.errors import ConfigError
+from kpybroker.similar_names import meant
 from kpybroker.wire.api import API, Api, Audience, by_name
 from kpybroker.wire.recording import KIT_CLIENT_ID
 
@@ -61,8 +61,7 @@ def limit_of(name: str, versions: Versions | None) -> tuple[Api, Versions | None
     most similar name or the versions that are served."""
     known = [api.name for api in API if api.audience is Audience.CLIENT]
     if name not in known:
-        near = nearest_name(name, known)
-        raise ConfigError(f"no client sends {name!r} requests{f'; did you mean {near}?' if near else ''}")
+        raise ConfigError(f"no client sends {name!r} requests{meant(name, known)}")
     row = by_name[name]
     low, high = row.advertised
     if versions is not None and not low <= versions[0] <= versions[1] <= high:

@@ -14,11 +14,12 @@ import typer
 from kpybroker.cli import options
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
-from kpybroker.client.client import Client, CommandFailed, check, nearest_name
+from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.errors import ConfigError
 from kpybroker.security.acls import ANY, MATCH, WILDCARD, Acl, AclFilter, PatternType, Permission
 from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
 from kpybroker.security.standard_authorizer import java_host
+from kpybroker.similar_names import nearest_name
 from kpybroker.wire.rpc import create_acls, delete_acls, describe_acls
 
 SHORTHANDS = {

@@ -23,6 +23,7 @@ from typing import Any
 from kpybroker.broker.clock_advance import advance, compact, retain_and_clean
 from kpybroker.cli import fault_commands, recording_commands
 from kpybroker.server.server import Server
+from kpybroker.similar_names import meant
 from kpybroker.world.faulty import FaultyWorld
 
 ADVANCE_MS_MAX = 100 * 366 * 86_400_000
@@ -41,7 +42,7 @@ async def execute(server: Server, line: bytes) -> str:
         elif do in COMMANDS:
             answer = await COMMANDS[do](server, command)
         else:
-            near = fault_commands.meant(do, [*COMMANDS, *recording_commands.COMMANDS])
+            near = meant(do, [*COMMANDS, *recording_commands.COMMANDS])
             raise ValueError(f"there is no command {do!r}{near}")
     except (ValueError, TypeError) as problem:
         answer = {"refused": str(problem)}
@@ -84,7 +85,7 @@ async def _compact(server: Server, command: Mapping[str, Any]) -> dict[str, Any]
     topic = command.get("topic")
     known = server.broker.metadata.image.topics
     if not isinstance(topic, str) or topic not in known:
-        raise ValueError(f"there is no topic {topic!r}{fault_commands.meant(topic, known)}")
+        raise ValueError(f"there is no topic {topic!r}{meant(topic, known)}")
     await compact(server.broker, topic)
     return {}
 

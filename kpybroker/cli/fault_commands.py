@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from kpybroker.client.client import nearest_name
 from kpybroker.errors import ErrorCode
 from kpybroker.server.requests.faults import (
     DELAY,
@@ -15,11 +14,13 @@ from kpybroker.server.requests.faults import (
     THROTTLE,
     FaultRule,
 )
+from kpybroker.similar_names import meant
 from kpybroker.wire import plain
 from kpybroker.wire.api import API, Audience, by_name
 from kpybroker.world.faulty_disk import KINDS as DISK_KINDS
 from kpybroker.world.faulty_disk import SLOW, DiskFaultRule
 
+DISK_FIELDS = ("topic", "partition", *DISK_KINDS)
 DELAY_MS_MAX = 3_600_000
 COUNT_MAX = 2**31 - 1
 _TYPES: Mapping[str, type] = {
@@ -75,7 +76,10 @@ def disk_rule_of(given: Mapping[str, Any]) -> DiskFaultRule:
     if kind not in DISK_KINDS:
         raise ValueError(f"there is no disk fault {kind!r}{meant(kind, DISK_KINDS)}")
     if fields:
-        raise ValueError(f"a disk fault has no {next(iter(fields))!r}")
+        name = next(iter(fields))
+        raise ValueError(f"a disk fault has no {name!r}{meant(name, DISK_FIELDS)}")
+    if topic is not None and (not isinstance(topic, str) or not topic):
+        raise ValueError(f"topic={topic!r} is not the name of a topic")
     if type(delay_ms) is not int or not 0 <= delay_ms <= DELAY_MS_MAX:
         raise ValueError(f"delay_ms={delay_ms!r}: must be from 0 to {DELAY_MS_MAX}")
     if (delay_ms > 0) != (kind == SLOW):
@@ -126,15 +130,11 @@ def _check_scope(rule: FaultRule) -> None:
         raise ValueError(f"{name} responses have no throttle time")
     if rule.topic is None and rule.partition is None:
         return
+    if not rule.topic and rule.partition is None:
+        raise ValueError("topic='' is not the name of a topic")
     if name in plain.TOPICS_ONCE_PER_SESSION:
         raise ValueError(f"{name} requests name their topics only once per session; use client_id instead of topic")
     if not plain.names_topics(rule.api):
         raise ValueError(f"{name} requests name no topic, so topic={rule.topic!r} can never match")
     if rule.partition is not None and not plain.names_partitions(rule.api):
         raise ValueError(f"{name} requests name no partition, so partition={rule.partition} can never match")
-
-
-def meant(wrong: object, known: Iterable[str]) -> str:
-    """The most similar valid name, as the end of an error text; "" if no name is similar."""
-    near = nearest_name(str(wrong), known)
-    return "" if near is None else f"; did you mean {near}?"

@@ -8,10 +8,11 @@ from struct import Struct, error
 from typing import Any
 
 from kpybroker.cli import cluster_facts
-from kpybroker.client.client import LATEST, Client, CommandFailed, check, nearest_name
+from kpybroker.client.client import LATEST, Client, CommandFailed, check
 from kpybroker.client.coordinators import coordinator
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.groups.classic.subscription import build_assignment
+from kpybroker.similar_names import nearest_name
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import (
     consumer_group_describe,

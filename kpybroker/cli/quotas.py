@@ -10,8 +10,9 @@ import typer
 from kpybroker.cli import options
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
-from kpybroker.client.client import Client, check, nearest_name
+from kpybroker.client.client import Client, check
 from kpybroker.errors import ConfigError
+from kpybroker.similar_names import nearest_name
 from kpybroker.wire.rpc import alter_client_quotas, describe_client_quotas
 
 Entity = tuple[tuple[str, str | None], ...]

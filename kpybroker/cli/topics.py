@@ -11,8 +11,9 @@ import typer
 from kpybroker.cli import configs, options, trimming
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
-from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, check, nearest_name
+from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, check
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.similar_names import nearest_name
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import (
     create_partitions,

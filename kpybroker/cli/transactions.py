@@ -10,9 +10,10 @@ from kpybroker.cli import cluster_facts, options
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.cli.times import when
-from kpybroker.client.client import Client, CommandFailed, check, nearest_name
+from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.client.coordinators import OF_TRANSACTIONS, coordinator
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.similar_names import nearest_name
 from kpybroker.wire.rpc import describe_transactions, init_producer_id, list_transactions
 
 FINISHED = ("CompleteCommit", "CompleteAbort", "Empty", "Dead")

@@ -14,10 +14,11 @@ import typer
 from kpybroker.cli import options
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
-from kpybroker.client.client import Client, CommandFailed, check, nearest_name
+from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.errors import ConfigError, ErrorCode
 from kpybroker.security.sasl.scram import MECHANISMS
 from kpybroker.security.scram import DIGESTS, ITERATIONS_MAX, ITERATIONS_MIN, SALT_BITS, ScramMechanism, salt_of
+from kpybroker.similar_names import nearest_name
 from kpybroker.wire.rpc import alter_user_scram_credentials as alter
 from kpybroker.wire.rpc import describe_user_scram_credentials as describe
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +10,7 @@ from kpybroker.client.dialer import Dialer, HandshakeFailed
 from kpybroker.client.login import LoginFailed
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError, MalformedFrame
+from kpybroker.similar_names import nearest_name
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.api import by_name
 from kpybroker.wire.rpc import list_offsets
@@ -84,12 +84,6 @@ def parse_bootstrap(text: str) -> list[Address]:
     if len(addresses) > ADDRESSES_MAX:
         raise ConfigError(f"{len(addresses)} addresses; give at most {ADDRESSES_MAX}")
     return addresses
-
-
-def nearest_name(wanted: str, known: Iterable[str]) -> str | None:
-    """The existing name most similar to a wrong one, if any."""
-    found = difflib.get_close_matches(wanted, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
 
 
 class Client:

@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from kpybroker.client.client import nearest_name
 from kpybroker.errors import ErrorCode, MalformedFrame
+from kpybroker.similar_names import meant
 from kpybroker.wire import plain
 from kpybroker.wire.api import API, Api, by_key, by_name
 from kpybroker.wire.codec.codec import parse
@@ -248,7 +248,13 @@ class Filter(NamedTuple):
     where: Callable[[RecordedRequest], object] | None = None
 
     def check(self) -> Filter:
-        """Return the filter. Raises ValueError if it can never match, with the most similar valid name."""
+        """Return the filter. Raises ValueError if it can never match, with the most similar valid name; TypeError."""
+        for name in ("topic", "group", "client_id", "error"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{name}={value!r}: give text, not {type(value).__name__}")
+        if self.where is not None and not callable(self.where):
+            raise TypeError(f"where={self.where!r}: give a function of a request")
         row = None
         if self.api is not None:
             known = [api.name for api in API]
@@ -285,12 +291,6 @@ class Filter(NamedTuple):
     def __str__(self) -> str:
         limits = [f"{name}={value!r}" for name, value in self._asdict().items() if value is not None and name != "api"]
         return f"{self.api or 'requests'}{' with ' + ', '.join(limits) if limits else ''}"
-
-
-def meant(wrong: object, known: Iterable[str]) -> str:
-    """The end of an error message about a wrong name: the most similar one, or nothing."""
-    near = nearest_name(str(wrong), known)
-    return "" if near is None else f"; did you mean {near}?"
 
 
 COLUMNS = ("TIME", "NODE", "CLIENT", "REQUEST", "ABOUT", "MS", "RESULT")

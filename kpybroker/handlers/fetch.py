@@ -23,6 +23,11 @@ from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Requ
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
+OF_SESSIONS = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
 WANTS_AT_ONCE = 1000
 """How many partitions a Fetch examines without a pause, in about five milliseconds. A Fetch with more partitions
 examines them over several turns of the event loop."""
@@ -69,9 +74,10 @@ def handle(broker: Broker, call: Call, request: Request) -> Result:
     return begin(view)
 
 
-def _refuse_rows(request: Request, code: ErrorCode) -> Response:
-    """Refuse every partition in a follower's request."""
+def _refuse_rows(request: Request, code: ErrorCode, top_level: ErrorCode = ErrorCode.NONE) -> Response:
+    """Refuse every partition in a request."""
     return Response(
+        error_code=top_level,
         responses=[
             FetchableTopicResponse(
                 topic=topic.topic,
@@ -82,10 +88,14 @@ def _refuse_rows(request: Request, code: ErrorCode) -> Response:
                 ],
             )
             for topic in request.topics
-        ]
+        ],
     )
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """Refuse the whole Fetch."""
-    return Response(error_code=refusal.code, responses=[])
+    """Refuse the whole Fetch. v4 to v6 have no top-level error code, so clients look for it in the partitions; a v13
+    names topics by id, and an error of its session concerns no partition."""
+    names_topics = any(topic.topic for topic in request.topics)
+    if not names_topics or refusal.code in OF_SESSIONS:
+        return Response(error_code=refusal.code, responses=[])
+    return _refuse_rows(request, refusal.code, top_level=refusal.code)

@@ -174,6 +174,16 @@ async def _describe(
     )
 
 
+def refuse(request: Request, refusal: KafkaError) -> Response:
+    """The error of each topic, and from v13 on of the whole request. Below v13, a request for all topics cannot be told
+    an error."""
+    topics = [
+        MetadataResponseTopic(error_code=refusal.code, name=each.name or "", topic_id=each.topic_id, partitions=[])
+        for each in request.topics or []
+    ]
+    return Response(error_code=refusal.code, brokers=[], topics=topics)
+
+
 def _hidden(name: str | None, topic_id: bytes, version: int) -> MetadataResponseTopic:
     """A row for a topic that the caller may not describe, whether or not it exists. If the request has only the id, the
     row has no name."""

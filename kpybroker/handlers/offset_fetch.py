@@ -61,7 +61,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
 
 
 def refuse(request: Request, refusal: KafkaError) -> Response:
-    """The error of each group; below v8 the error of the only one."""
+    """The error of each group; below v8 the error of the only one, for which v1 has no field."""
     groups = [OffsetFetchResponseGroup(group_id=each.group_id, error_code=refusal.code) for each in request.groups]
     return Response(error_code=refusal.code, groups=groups)
 

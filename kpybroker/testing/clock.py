@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from datetime import timedelta
 
-from kpybroker.testing.node import ClusterNode
+from kpybroker.testing.node import ClusterNode, Turn
 
 STEPS_MAX = 200
 """Into how many steps an advance is divided at most. Each step ends when something expires, unless the steps would be
@@ -25,9 +25,10 @@ class Clock:
     Clients, and what brokers expect of each other, keep to real time.
     """
 
-    def __init__(self, nodes: Callable[[], Sequence[ClusterNode]]) -> None:
-        """`nodes` returns all brokers, also those that are stopped."""
+    def __init__(self, nodes: Callable[[], Collection[ClusterNode]], turn: Turn) -> None:
+        """`nodes` returns all brokers, also those that are stopped; `turn` is held while they are told something."""
         self._nodes = nodes
+        self._turn = turn
         self._ahead_ms = 0
 
     def __repr__(self) -> str:
@@ -52,7 +53,11 @@ class Clock:
         `by`: a time span, such as "45s", "1h30m", "7d", or a timedelta. Raises ValueError; RuntimeError if a broker is
         paused or has ended by itself, or if none is running.
         """
-        left_ms = _milliseconds(by)
+        span_ms = _milliseconds(by)
+        with self._turn:
+            self._advance(by, span_ms)
+
+    def _advance(self, by: str | timedelta, left_ms: int) -> None:
         if self._ahead_ms + left_ms > AHEAD_MAX // _MS:
             raise ValueError(f"{by} is too much: the clock can be at most {AHEAD_MAX.days} days ahead in all")
         nodes = [node for node in self._nodes() if node.is_running or node.ended() is not None]

@@ -8,40 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
+import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self, Unpack
 
-from kpybroker.broker import served_versions
-from kpybroker.cli.local_cluster import BROKERS_MAX, DEV_DEFAULTS, LocalClusterOptions, LocalNode, Ports, plan
+from kpybroker.cli.local_cluster import Ports, voters_among
 from kpybroker.client.recorded import RecordedRequest
-from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.testing import damage, operations, weather
 from kpybroker.testing.clock import Clock
+from kpybroker.testing.cluster_plan import ClusterPlan, Versions
+from kpybroker.testing.cuts import Cuts, Pair
 from kpybroker.testing.fault import DiskFaultArguments, Fault, FaultArguments, Faults, disk_fault, request_fault
-from kpybroker.testing.kafka import Kafka, as_setting
-from kpybroker.testing.node import BrokerStartError, ClusterNode, ReadyFacts
+from kpybroker.testing.kafka import Kafka
+from kpybroker.testing.node import BrokerStartError, ClusterNode, Follower, ReadyFacts
 from kpybroker.testing.output import BrokerOutput
 from kpybroker.testing.recording import Recording, Recordings, last_requests
 from kpybroker.testing.remover import remover
 from kpybroker.testing.snapshot import Snapshot, put_back, take
 from kpybroker.testing.spares import SPARES
 
-_PORT = re.compile(r":(\d+)")
-PORT_MAX = 65535
-DATA_DIR_SETTINGS = ("log.dir", "log.dirs")
-
 
 class Cluster(Kafka):
     """Several brokers, which are also the voters. Topics have up to three replicas, and acks=all needs two.
 
     A context manager, also for `async with`. Without a `with` statement, call `start()` first and `close()` last.
+    Several threads may use it: one at a time starts and stops brokers, and others may pause, resume and kill some
+    meanwhile. In a process that the tests have forked, only the calls of Kafka work.
     """
 
     running: ClassVar[set[Cluster]] = set()
@@ -56,7 +54,7 @@ class Cluster(Kafka):
         *,
         secure: bool = False,
         in_thread: bool = False,
-        api_versions: Mapping[str, tuple[int, int] | None] | None = None,
+        api_versions: Versions | None = None,
         port: int = 0,
     ) -> None:
         """`config`: settings of every broker, by Kafka's names. `secure`: TLS, a login and ACLs, as `kpybroker dev
@@ -69,32 +67,27 @@ class Cluster(Kafka):
         Raises TypeError and ValueError for invalid arguments.
         """
         super().__init__("")
-        for name, value in (("brokers", brokers), ("port", port)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name}={value!r}: give a number, such as {name}={3 if name == 'brokers' else 9092}")
-        if not 0 <= port <= PORT_MAX:
-            raise ValueError(f"port={port}: must be from 0 to {PORT_MAX}")
-        if not 1 <= brokers <= BROKERS_MAX:
-            raise ValueError(f"brokers={brokers}: must be from 1 to {BROKERS_MAX}")
-        if secure and brokers > 1:
-            raise ValueError("secure=True is for one broker; for several, set TLS and logins in config")
-        self._count = brokers
-        self._settings = _checked(config) | _limited(api_versions)
-        self._is_secure = secure
-        self._is_in_thread = in_thread
-        self._port = port
+        self._plan = ClusterPlan.of(
+            brokers, config, secure=secure, in_thread=in_thread, api_versions=api_versions, port=port
+        )
+        self._starting = threading.RLock()
+        """Held by the thread that starts and stops brokers. It is taken before the other one."""
+        self._telling = threading.RLock()
+        """Held by the thread that tells brokers something, pauses them or ends them."""
+        self._owner = os.getpid()
+        """The process that created this object, which alone can control the brokers."""
         self._directory: Path | None = None
         self._nodes: dict[int, ClusterNode] = {}
         self._ready: dict[int, ReadyFacts] = {}
         self._ports_of: dict[int, list[int]] = {}
         """The ports of each broker's listeners."""
-        self._cuts: list[set[tuple[int, int]]] = []
-        """The pairs of brokers that are cut off from each other, by `with` block."""
-        self.clock = Clock(lambda: list(self._nodes.values()))
+        self.clock = Clock(self._usable, self._telling)
         """The clock of the brokers, which `clock.advance` moves forward."""
         self._ports = Ports()
-        self._recordings = Recordings()
-        self._faults = Faults()
+        self._recordings = Recordings(self._telling)
+        self._faults = Faults(self._telling)
+        self._cuts = Cuts(self._nodes, self._ports_of)
+        self._followers: tuple[Follower, ...] = (self._recordings, self._faults, self._cuts)
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -106,24 +99,33 @@ class Cluster(Kafka):
         self.close()
 
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.start)
+        starting = asyncio.get_running_loop().run_in_executor(None, self.start)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:  # the thread goes on
+            starting.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            await asyncio.to_thread(self.close)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.close)
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"at {self.bootstrap}" if self._ready else "not started"
+        return f"<{type(self).__name__} {state}>"
+
     @property
     def bootstrap(self) -> str:
-        """`host:port` of every broker. Raises RuntimeError before the first start."""
-        if not self._ready:
-            raise RuntimeError(f"this {type(self).__name__} has not been started; use it in a `with` statement")
+        """`host:port` of every broker. Raises RuntimeError before the first start and after `close`."""
+        self._require_started()
         return ",".join(self._ready[node].bootstrap for node in sorted(self._ready))
 
     def bootstrap_of(self, node: int) -> str:
         """`host:port` of one broker. Raises RuntimeError before the first start."""
-        self._node(node)
-        return self._ready[node].bootstrap
+        self._require_started()
+        return self._ready[self._node(node).node_id].bootstrap
 
     @property
     def client_properties(self) -> Path | None:
@@ -133,12 +135,13 @@ class Cluster(Kafka):
     @property
     def http(self) -> list[str]:
         """host:port of /metrics, /healthz and /readyz of each broker; [] unless `kpybroker.http.port` is set."""
+        self._require_started()
         return [facts.http for _, facts in sorted(self._ready.items()) if facts.http is not None]
 
     @property
     def nodes(self) -> list[int]:
         """The ids of the brokers, from 1 on."""
-        return list(range(1, self._count + 1))
+        return list(range(1, self._plan.brokers + 1))
 
     @property
     def log(self) -> str:
@@ -147,10 +150,8 @@ class Cluster(Kafka):
 
     @property
     def output(self) -> BrokerOutput:
-        """The output of the brokers in parts. Raises RuntimeError before the first start."""
-        if self._directory is None:
-            raise RuntimeError(f"this {type(self).__name__} has not been started; use it in a `with` statement")
-        return BrokerOutput(self._directory)
+        """The output of the brokers in parts. Raises RuntimeError before the first start and after `close`."""
+        return BrokerOutput(self._require_started())
 
     @property
     def running_nodes(self) -> list[int]:
@@ -163,93 +164,120 @@ class Cluster(Kafka):
 
     def data_of(self, node: int) -> Path:
         """The directory with a broker's data. Change it only while the broker is stopped. Raises RuntimeError before
-        the first start."""
+        the first start and after `close`."""
+        directory = self._require_started()
         self._node(node)
-        assert self._directory is not None, "a node has a directory"
-        return self._directory / (f"node-{node}" if self._count > 1 else "data")
+        return directory / (f"node-{node}" if self._plan.brokers > 1 else "data")
 
     def ended(self) -> list[str]:
         """The brokers that have ended by themselves, such as `broker 2 ended with code 1`."""
+        if self._is_inherited:
+            return []
         endings = ((node.node_id, node.ended()) for node in self._nodes.values())
         return [f"broker {node_id} {how}" for node_id, how in endings if how is not None]
+
+    def paused(self) -> list[str]:
+        """The brokers that are paused, such as `broker 2 is paused; resume(2) lets it continue`."""
+        paused = (each.node_id for each in self._nodes.values() if each.is_running and not each.takes_commands)
+        return [f"broker {node_id} is paused; resume({node_id}) lets it continue" for node_id in paused]
 
     def start(self, node: int | None = None) -> Self:
         """Start a broker, or all that are not running, and wait until they serve.
 
-        Raises BrokerStartError; RuntimeError after `close`.
+        Raises BrokerStartError; RuntimeError after `close`, and for a single one of several brokers at the first start.
         """
-        self._require_open()
-        chosen = [self._node(node)] if node is not None and self._nodes else None
-        if not self._nodes:
-            self._open()
-            if Cluster.closed and not self._is_in_thread:  # the tests start one cluster after another
-                SPARES.keep(self._count + 1)
-        with contextlib.ExitStack() as undo:
-            if not self._ready:
-                undo.callback(self.close)
-            self._start([each for each in chosen or self._nodes.values() if not each.is_running])
-            undo.pop_all()
-        Cluster.running.add(self)
+        self._require_own()
+        with self._starting:
+            self._require_open()
+            if not self._nodes:
+                if node is not None and self._plan.brokers > 1:
+                    raise RuntimeError(f"broker {node} cannot serve without the others; call start() first")
+                self._open()
+                if Cluster.closed and not self._plan.is_in_thread:  # the tests start one cluster after another
+                    SPARES.keep(self._plan.brokers + 1)
+            with contextlib.ExitStack() as undo:
+                if not self._ready:
+                    undo.callback(self.close)
+                self._start([each for each in self._chosen(node) if not each.is_running])
+                undo.pop_all()
+            Cluster.running.add(self)
         SPARES.refill()
         return self
 
     def _start(self, nodes: Iterable[ClusterNode]) -> None:
         for node in nodes:
+            self._require_open()  # another thread may have closed it
             node.kill()  # the remains of a process that has ended
             node.start(self.clock.ahead_ms)
         for node in nodes:
             self._ready[node.node_id] = node.wait_until_ready()
-            self._recordings.after_start(node)
-            self._faults.after_start(node)
-        if self._cuts:
-            self._apply_cuts()
+            with self._telling:
+                for follower in self._followers:
+                    follower.after_start(node)
 
     def stop(self, node: int | None = None) -> None:
-        """Stop a broker, or all, as SIGTERM does; a broker hands over what it leads first. Data and port are kept."""
-        chosen = self._chosen(node)
-        self._before_end(chosen)
-        for each in chosen if len(chosen) > 1 else ():
-            each.hand_over()  # one after the other: if all stopped at once, none would be in sync at the next start
-        for each in chosen:
-            each.stop()
+        """Stop a broker, or all, as SIGTERM does; a broker hands over what it leads first. Data and port are kept.
+
+        This and the following calls raise RuntimeError before the first start. After `close`, `stop` and `kill` do
+        nothing, and the others raise RuntimeError.
+        """
+        if not self._is_closed:
+            nodes = self._usable(node)
+            with self._starting:
+                self._stop(nodes)
+
+    def _stop(self, nodes: Sequence[ClusterNode]) -> None:
+        with self._telling:
+            self._before_end(nodes)
+            for each in nodes if len(nodes) > 1 else ():
+                each.hand_over()  # one after the other: if all stopped at once, none would be in sync at the next start
+            for each in nodes:
+                each.stop()
 
     def restart(self, node: int | None = None) -> None:
         """Stop a broker, or all, and start it again."""
-        self.stop(node)
-        self.start(node)
+        nodes = self._usable(node)
+        with self._starting:
+            self._stop(nodes)
+            self.start(node)
 
     def kill(self, node: int | None = None) -> None:
         """End a broker, or all, as kill -9 does. Data and port are kept."""
-        self._before_end(self._chosen(node))
-        for each in self._chosen(node):
-            each.kill()
+        if self._is_closed:
+            return
+        nodes = self._usable(node)
+        with self._telling:
+            self._before_end(nodes)
+            for each in nodes:
+                each.kill()
 
     def pause(self, node: int | None = None) -> None:
         """Halt a broker, or all: connections stay open, and requests get no response. Raises RuntimeError if it is
         stopped."""
-        self._before_end(self._usable(node))
-        for each in self._chosen(node):
-            each.pause()
+        nodes = self._usable(node)
+        with self._telling:
+            self._before_end(nodes)
+            for each in nodes:
+                each.pause()
 
     def resume(self, node: int | None = None) -> None:
         """Let a paused broker, or all, continue, without the faults, cuts and recordings that have ended meanwhile."""
         for each in self._usable(node):
             each.resume()
-            if each.takes_commands:
-                self._faults.after_resume(each)
-                self._recordings.after_resume(each)
-        self._apply_cuts()
+            with self._telling:
+                for follower in self._followers if each.takes_commands else ():
+                    follower.after_resume(each)
 
     def _before_end(self, nodes: Sequence[ClusterNode]) -> None:
         """Fetch what these nodes alone know, before they end or are paused."""
-        self._recordings.before_end(nodes)
-        self._faults.before_end(nodes)
+        for follower in self._followers:
+            follower.before_end(nodes)
 
     def snapshot(self) -> Snapshot:
         """Copy the data of all brokers, to which `restore` returns. Running brokers are stopped for the copy and then
-        started again.
+        started again; paused ones are paused again.
 
-        Raises RuntimeError before the first start and after `close`; ValueError for more than SNAPSHOTS_MAX snapshots.
+        Raises ValueError for more than SNAPSHOTS_MAX snapshots.
         """
         with self._halted() as directory:
             return take(directory)
@@ -259,9 +287,11 @@ class Cluster(Kafka):
         after it.
 
         Close clients before this: offsets, epochs and producer ids that they know may not exist any more. Raises
-        ValueError for a snapshot of another cluster, RuntimeError as `snapshot` does.
+        ValueError for a snapshot of another cluster, TypeError.
         """
-        if snapshot.of != self._directory:
+        if not isinstance(snapshot, Snapshot):
+            raise TypeError(f"{snapshot!r} is no snapshot; take one with {type(self).__name__}.snapshot()")
+        if snapshot.of != self._require_started():
             raise ValueError(f"{snapshot!r} is of another cluster; take one with {type(self).__name__}.snapshot()")
         with self._halted():
             put_back(snapshot)
@@ -269,15 +299,17 @@ class Cluster(Kafka):
     @contextlib.contextmanager
     def _halted(self) -> Iterator[Path]:
         """Stop the running brokers within a `with` block. Yields the directory."""
-        if self._directory is None or self._is_closed:
-            state = "is closed" if self._is_closed else "has not been started"
-            raise RuntimeError(f"this {type(self).__name__} {state}, so it has no data")
-        running = self.running_nodes
-        self.stop()
-        try:
-            yield self._directory
-        finally:
-            self._start([self._nodes[node_id] for node_id in running])
+        nodes, directory = self._usable(), self._require_started()
+        with self._starting:
+            running = [node for node in nodes if node.is_running]
+            paused = [node for node in running if not node.takes_commands]
+            self._stop(running)
+            try:
+                yield directory
+            finally:
+                self._start(running)
+                for node in paused:
+                    node.pause()
 
     @contextlib.contextmanager
     def fault(self, api: str, *, node: int | None = None, **what: Unpack[FaultArguments]) -> Iterator[Fault]:
@@ -289,8 +321,11 @@ class Cluster(Kafka):
         `topic`, `group`, `client_id`, `skip` (the number that pass first), `times` (the number that are affected after
         that), `probability`. Requests of brokers are not affected. Raises ValueError for a fault that can never match.
         """
-        with self._healing(Fault(self._usable(node), api, request_fault(api, what))) as fault:
+        fault = self._faults.begin(self._usable(node), api, request_fault(api, what))
+        try:
             yield fault
+        finally:
+            fault.heal()
 
     @contextlib.contextmanager
     def disk_fault(self, *, node: int | None = None, **what: Unpack[DiskFaultArguments]) -> Iterator[Fault]:
@@ -300,54 +335,56 @@ class Cluster(Kafka):
         `slow_s` (each write and each sync takes that much longer), `stuck` (syncs do not end before the block does).
         `topic` and `partition` select the files. Raises ValueError for contradictory arguments.
         """
-        with self._healing(Fault(self._usable(node), "the disk", disk_fault(what), "disk ")) as fault:
+        fault = self._faults.begin(self._usable(node), "the disk", disk_fault(what), "disk ")
+        try:
             yield fault
+        finally:
+            fault.heal()
 
     @contextlib.contextmanager
     def cut(self, one: int, other: int) -> Iterator[None]:
         """Cut two brokers off from each other within a `with` block. Clients reach both."""
-        self._require_open()
         if one == other:
             raise ValueError(f"broker {one} cannot be cut off from itself")
-        pairs = {(self._node(one).node_id, self._node(other).node_id)}
-        with self._cut_off(pairs):
+        with self._cut_off(one, [other]):
             yield
 
     @contextlib.contextmanager
     def isolate(self, node: int) -> Iterator[None]:
         """Cut a broker off from all others within a `with` block. Clients reach all of them."""
-        self._require_open()
-        pairs = {(self._node(node).node_id, other) for other in self.nodes if other != node}
-        if not pairs:
+        self._usable()
+        if self._plan.brokers == 1:
             raise ValueError("this Broker has no other brokers to cut it off from")
-        with self._cut_off(pairs):
+        with self._cut_off(node, [other for other in self.nodes if other != node]):
             yield
 
     @contextlib.contextmanager
-    def _cut_off(self, pairs: set[tuple[int, int]]) -> Iterator[None]:
-        self._cuts.append(pairs)
+    def _cut_off(self, one: int, others: Sequence[int]) -> Iterator[None]:
+        self._usable()
+        pairs: set[Pair] = {(self._node(one).node_id, self._node(other).node_id) for other in others}
+        with self._telling:
+            self._cuts.begin(pairs)
         try:
-            self._apply_cuts()
             yield
         finally:
-            self._cuts.remove(pairs)
-            self._apply_cuts()
-
-    def _apply_cuts(self) -> None:
-        """Tell every running broker the ports that it cannot reach; a paused one is told when it continues."""
-        cut = {pair for pairs in self._cuts for pair in pairs}
-        for node in (each for each in self._nodes.values() if each.takes_commands):
-            others = {other for pair in cut if node.node_id in pair for other in pair} - {node.node_id}
-            node.command({"do": "cut", "ports": [port for other in others for port in self._ports_of[other]]})
+            with self._telling:
+                self._cuts.end(pairs)
 
     @contextlib.contextmanager
     def lose_controller(self) -> Iterator[int]:
         """Kill the active controller, wait until another broker is the controller, and start it again after the `with`
         block. Yields its id. Raises ValueError if no majority of the controllers would remain."""
-        if self._count < 3:
-            raise ValueError(f"{self._count} brokers have one controller; three brokers can lose one")
-        lost = self.controller
-        self.kill(lost)
+        nodes = self._usable()
+        with self._starting:
+            votes = voters_among(self._plan.brokers)
+            voting = [node for node in nodes if node.node_id <= votes and node.takes_commands]
+            if len(voting) - 1 <= votes // 2:
+                raise ValueError(
+                    f"{len(voting)} of {votes} controllers run, and {votes // 2 + 1} must remain; "
+                    + ("use three brokers" if votes < 3 else "lose one at a time")
+                )
+            lost = self.controller
+            self.kill(lost)
         try:
             self._run(operations.controller)  # waits until there is another one
             yield lost
@@ -355,41 +392,48 @@ class Cluster(Kafka):
             self.start(lost)
 
     def compact(self, topic: str) -> None:
-        """Compact a topic on all brokers now, with its active segments. `min.compaction.lag.ms` still counts."""
-        for node in self._running_nodes():
-            node.command({"do": "compact", "topic": topic})
+        """Compact a topic on all brokers now, with its active segments. `min.compaction.lag.ms` still counts. Raises
+        ValueError for a topic that is not compacted."""
+        with self._telling:
+            for node in self._running():
+                node.command({"do": "compact", "topic": topic})
 
     def apply_retention(self) -> None:
         """Delete the records of all topics that are too old or exceed the size limit, now."""
-        for node in self._running_nodes():
-            node.command({"do": "retain and clean"})
+        with self._telling:
+            for node in self._running():
+                node.command({"do": "retain and clean"})
 
-    def _running_nodes(self) -> list[ClusterNode]:
-        return [node for node in self._usable(None) if node.is_running]
+    def _running(self) -> list[ClusterNode]:
+        return [node for node in self._usable() if node.is_running]
 
     def tear_tail(self, topic: str, partition: int, size_bytes: int, *, node: int = 1) -> None:
         """Cut bytes off the end of a partition's last segment, as a loss of power may do. The broker must be stopped.
 
         Raises RuntimeError while it runs; ValueError if it has no replica of the partition, or too few bytes.
         """
-        damage.tear_tail(damage.segment_of(self._data_at_rest(node), topic, partition), size_bytes)
+        with self._starting:
+            damage.tear_tail(damage.segment_of(self._data_at_rest(node), topic, partition), size_bytes)
 
     def flip_bit(self, topic: str, partition: int, *, node: int = 1) -> None:
         """Invert a bit in the first record of a partition's last segment. The broker must be stopped.
 
         Raises as `tear_tail` does.
         """
-        damage.flip_bit(damage.segment_of(self._data_at_rest(node), topic, partition))
+        with self._starting:
+            damage.flip_bit(damage.segment_of(self._data_at_rest(node), topic, partition))
 
     def lose_data(self, node: int) -> None:
         """Remove all data of a broker, as if its disk had been replaced. The broker must be stopped, and others must
         have its replicas and its votes. Raises RuntimeError while it runs."""
-        shutil.rmtree(self._data_at_rest(node))
+        with self._starting:
+            shutil.rmtree(self._data_at_rest(node))
 
     def _data_at_rest(self, node: int) -> Path:
-        if self._node(node).is_running:
+        data, [found] = self.data_of(node), self._usable(node)
+        if found.is_running:
             raise RuntimeError(f"broker {node} runs; call stop({node}) or kill({node}) before its data is damaged")
-        return self.data_of(node)
+        return data
 
     @contextlib.contextmanager
     def weather(self, name: str) -> Iterator[None]:
@@ -397,17 +441,9 @@ class Cluster(Kafka):
 
         Raises ValueError for another name.
         """
-        self._require_open()
+        self._usable()
         with weather.weather(self, name):
             yield
-
-    @contextlib.contextmanager
-    def _healing(self, fault: Fault) -> Iterator[Fault]:
-        self._faults.add(fault)
-        try:
-            yield fault
-        finally:
-            fault.heal()
 
     @property
     def requests(self) -> list[RecordedRequest]:
@@ -415,7 +451,9 @@ class Cluster(Kafka):
 
         A larger frame than 16 kB is not kept; of a larger Produce request everything but the records is kept.
         """
-        return last_requests(self._chosen(None))
+        nodes = self._usable()
+        with self._telling:
+            return last_requests(nodes)
 
     def record(self, node: int | None = None) -> Recording:
         """Record the requests of clients within a `with` block, at one broker or at all.
@@ -425,38 +463,68 @@ class Cluster(Kafka):
         return self._recordings.begin(self._usable(node))
 
     def close(self) -> None:
-        """Kill all brokers, because their data is no longer needed, and remove the data."""
+        """Kill all brokers, because their data is no longer needed, and remove the data. Does nothing in a process that
+        the tests have forked."""
+        if self._is_inherited:
+            return
         Cluster.running.discard(self)
+        Cluster.closed += not self._is_closed
         self._is_closed = True
-        Cluster.closed += 1
-        for node in self._nodes.values():
-            node.kill()
-        self._ports.close()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        for node in list(self._nodes.values()):
+            node.kill()  # so that another thread waits no longer until it is ready
+        with self._starting, self._telling:
+            for node in self._nodes.values():
+                node.kill()
+            self._ports.close()
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
 
     def _addresses(self) -> str:
-        """Those of brokers that run and are not cut off, then the others, which may not know what has happened. Raises
-        RuntimeError if none runs."""
-        self._require_open()
-        if self._ready and not self.running_nodes and not self.ended():
+        """Those of brokers that respond and are not cut off, then the others, which may not know what has happened.
+        Raises RuntimeError if none runs."""
+        bootstrap = self.bootstrap
+        if self._is_inherited:
+            return bootstrap
+        if not self.running_nodes and not self.ended():
             raise RuntimeError(f"no broker of this {type(self).__name__} is running; call start() first")
-        cut = [node for pairs in self._cuts for pair in pairs for node in pair]
-        running = self.running_nodes
-        order = sorted(self._ready, key=lambda node: (node not in running, cut.count(node), node))
-        return ",".join(self._ready[node].bootstrap for node in order) or self.bootstrap
+        order = sorted(self._nodes, key=lambda each: (not self._nodes[each].takes_commands, self._cuts.count(each)))
+        return ",".join(self._ready[node].bootstrap for node in order)
+
+    def _silent(self) -> list[str]:
+        return [] if self._is_inherited else [*self.ended(), *self.paused()]
 
     def _now_ms(self) -> int:
         return super()._now_ms() + self.clock.ahead_ms
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this process was forked from the one that has created the cluster."""
+        return os.getpid() != self._owner
+
+    def _require_own(self) -> None:
+        """Raise RuntimeError in a forked process."""
+        if self._is_inherited:
+            raise RuntimeError(
+                f"this {type(self).__name__} belongs to process {self._owner}, which controls it; this process was "
+                "forked from it"
+            )
 
     def _require_open(self) -> None:
         """Raise RuntimeError after `close`."""
         if self._is_closed:
             raise RuntimeError(f"this {type(self).__name__} is closed and its data is removed; create another one")
 
-    def _usable(self, node: int | None) -> list[ClusterNode]:
-        """A broker, or all. Raises RuntimeError after `close`."""
+    def _require_started(self) -> Path:
+        """The directory. Raises RuntimeError before the first start and after `close`."""
         self._require_open()
+        if self._directory is None or not self._ready:
+            raise RuntimeError(f"this {type(self).__name__} has not been started; use it in a `with` statement")
+        return self._directory
+
+    def _usable(self, node: int | None = None) -> list[ClusterNode]:
+        """A broker, or all. Raises RuntimeError in a forked process, before the first start and after `close`."""
+        self._require_own()
+        self._require_started()
         return self._chosen(node)
 
     def _chosen(self, node: int | None) -> list[ClusterNode]:
@@ -465,68 +533,19 @@ class Cluster(Kafka):
     def _node(self, node: int) -> ClusterNode:
         if node not in self.nodes:
             raise ValueError(f"there is no broker {node}: this {type(self).__name__} has {_listed(self.nodes)}")
-        if not self._nodes:
-            raise RuntimeError(f"this {type(self).__name__} has not been started; use it in a `with` statement")
         return self._nodes[node]
 
     def _open(self) -> None:
         """Create the directory and plan the brokers. Raises BrokerStartError for invalid settings."""
         directory = self._directory = remover().new_directory()
         try:
-            self._nodes = self._in_threads(directory) if self._is_in_thread else self._in_processes(directory)
+            for node, ports in self._plan.nodes(directory, self._ports):
+                self._nodes[node.node_id] = node
+                self._ports_of[node.node_id] = ports
         except ConfigError as error:
             self.close()
             raise BrokerStartError(f"kpybroker does not start: {str(error).removeprefix('--set: ')}") from error
         self._ports.let_nodes_listen()
-
-    def _in_processes(self, directory: Path) -> dict[int, ClusterNode]:
-        from kpybroker.testing.node_process import NodeProcess
-
-        if self._count > 1:
-            return {
-                node.node_id: NodeProcess(
-                    node.node_id, ["serve", "--config", str(node.properties_file)], _log_of(directory, node.node_id)
-                )
-                for node in self._plan(directory)
-            }
-        command = ["dev", "--port", str(self._ports.hold(self._port)), "--data-dir", str(directory / "data")]
-        given = [part for name, value in self._settings.items() for part in ("--set", f"{name}={value}")]
-        arguments = [*command, *(["--secure"] if self._is_secure else []), *given]
-        return {1: NodeProcess(1, arguments, _log_of(directory, 1))}
-
-    def _in_threads(self, directory: Path) -> dict[int, ClusterNode]:
-        from kpybroker.cli.serving import configure_one
-        from kpybroker.testing.node_thread import NodeThread
-
-        def configure_node(node: LocalNode) -> tuple[BrokerConfig, Path | None]:
-            return node.config, None
-
-        def configure_broker() -> tuple[BrokerConfig, Path | None]:
-            config, files = configure_one(wanted, directory / "data", is_secure=self._is_secure)
-            return config, None if files is None else files.client
-
-        if self._count > 1:
-            return {
-                node.node_id: NodeThread(node.node_id, partial(configure_node, node), _log_of(directory, node.node_id))
-                for node in self._plan(directory)
-            }
-        wanted = LocalClusterOptions(1, self._ports.hold(self._port), None, self._settings)
-        return {1: NodeThread(1, configure_broker, _log_of(directory, 1))}
-
-    def _plan(self, directory: Path) -> list[LocalNode]:
-        """The nodes of a cluster of several brokers. Raises ConfigError."""
-        nodes = plan(
-            directory, LocalClusterOptions(self._count, self._port, None, self._settings), DEV_DEFAULTS, self._ports
-        )
-        for node in nodes:
-            assert node.config, "invalid settings are refused here"
-            node.write()
-            self._ports_of[node.node_id] = [int(port) for port in _PORT.findall(node.properties["listeners"])]
-        return nodes
-
-
-def _log_of(directory: Path, node_id: int) -> Path:
-    return directory / f"node-{node_id}.log"
 
 
 class Broker(Cluster):
@@ -538,7 +557,7 @@ class Broker(Cluster):
         *,
         secure: bool = False,
         in_thread: bool = False,
-        api_versions: Mapping[str, tuple[int, int] | None] | None = None,
+        api_versions: Versions | None = None,
     ) -> None:
         """See Cluster."""
         super().__init__(1, config, secure=secure, in_thread=in_thread, api_versions=api_versions)
@@ -547,37 +566,6 @@ class Broker(Cluster):
     def pid(self) -> int:
         """Its process id. Raises RuntimeError if it is stopped."""
         return self.pid_of(1)
-
-
-def _checked(config: Mapping[str, object] | None) -> dict[str, str]:
-    """The settings as text. Raises TypeError, ValueError."""
-    if config is not None and not isinstance(config, Mapping):
-        raise TypeError(
-            f"config is a mapping of settings, such as {{'num.partitions': 3}}, not {type(config).__name__}"
-        )
-    settings = {}
-    for name, value in (config or {}).items():
-        if not isinstance(name, str) or not name.strip() or "=" in name:  # it may have a secret, so it is not shown
-            raise ValueError("cannot read the name of a setting: write config={'num.partitions': 3}")
-        if name in DATA_DIR_SETTINGS:
-            raise ValueError(f"{name}: the broker has a temporary directory, and no other can be set")
-        settings[name] = as_setting(value)
-    return settings
-
-
-def _limited(api_versions: Mapping[str, tuple[int, int] | None] | None) -> dict[str, str]:
-    """The setting for these versions, if there are any. Raises TypeError, ValueError."""
-    if not api_versions:
-        return {}
-    for name, versions in api_versions.items():
-        if versions is not None and not (
-            isinstance(versions, tuple) and len(versions) == 2 and all(type(each) is int for each in versions)
-        ):
-            raise TypeError(f"api_versions[{name!r}] is {versions!r}: give (lowest, highest), or None for none")
-    try:
-        return {served_versions.SETTING: served_versions.as_setting(api_versions)}
-    except ConfigError as error:
-        raise ValueError(f"api_versions: {error}") from None
 
 
 def _listed(nodes: list[int]) -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from kpybroker.testing.node import ClusterNode
+from kpybroker.testing.node import ClusterNode, Turn
+from kpybroker.testing.waiting import becomes_true
 
 HIT_TIMEOUT_S = 10.0
-LOOK_EVERY_S = 0.01
 KINDS = (
     "error", "delay_s", "throttle_s", "no_reply", "disconnect", "lost_reply", "truncated_reply", "corrupt_reply",
 )  # fmt: skip
 DISK_KINDS = ("full", "broken", "slow_s", "stuck")
+EFFECTS = {*KINDS, *DISK_KINDS} - {"error", "delay_s", "throttle_s", "slow_s"}
+"""The effects that are either there or not."""
 _TIMES = {"delay_s": "delay", "throttle_s": "throttle"}
 
 
@@ -46,11 +47,19 @@ class Fault:
     block, the fault is removed when the broker continues.
     """
 
-    def __init__(self, nodes: Sequence[ClusterNode], of: str, command: Mapping[str, object], where: str = "") -> None:
+    def __init__(
+        self,
+        nodes: Sequence[ClusterNode],
+        of: str,
+        command: Mapping[str, object],
+        where: str,
+        turn: Turn,
+    ) -> None:
         """Inject the fault at these nodes. `of`: what it affects; `where`: the prefix of the commands about it.
 
         Raises ValueError for a fault that can never match.
         """
+        self._turn = turn
         self._of = of
         self._where = where
         self._nodes = nodes
@@ -93,9 +102,10 @@ class Fault:
 
     def count(self, nodes: Sequence[ClusterNode] | None = None) -> None:
         """Ask these nodes, or all, for their hits."""
-        for node in self._nodes if nodes is None else nodes:
-            if self._takes_commands_at(node):
-                self._last[node] = self._ask("hits", node)
+        with self._turn:
+            for node in self._nodes if nodes is None else nodes:
+                if self._takes_commands_at(node):
+                    self._last[node] = self._ask("hits", node)
 
     def after_start(self, node: ClusterNode) -> None:
         """Inject the fault again at a node that has been started. Requests that it has affected there count towards
@@ -122,20 +132,18 @@ class Fault:
 
     def wait_hit(self, count: int = 1, timeout_s: float = HIT_TIMEOUT_S) -> None:
         """Wait until the fault has affected `count` requests. Raises AssertionError after `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        while (hits := self.hits) < count:
-            if time.monotonic() > deadline:
-                raise AssertionError(
-                    f"the fault of {self._of} was hit {hits} times within {timeout_s:g} s, not {count}"
-                )
-            time.sleep(LOOK_EVERY_S)
+        if not becomes_true(lambda _: self.hits >= count, timeout_s):
+            raise AssertionError(
+                f"the fault of {self._of} was hit {self._known_hits} times within {timeout_s:g} s, not {count}"
+            )
 
     def heal(self) -> None:
         """Remove the fault. At brokers that have ended, it no longer exists; a paused one loses it when it
         continues."""
-        self._is_over = True
-        for node in list(self._numbers):
-            self._heal_at(node)
+        with self._turn:
+            self._is_over = True
+            for node in list(self._numbers):
+                self._heal_at(node)
 
     def _heal_at(self, node: ClusterNode) -> None:
         if self._takes_commands_at(node):
@@ -154,12 +162,17 @@ class Fault:
 class Faults:
     """The faults of a cluster that are open: they follow the starts, ends and pauses of its nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
         self._open: list[Fault] = []
 
-    def add(self, fault: Fault) -> None:
-        """Follow this fault until it is no longer open."""
-        self._open = [*self._still_open(), fault]
+    def begin(self, nodes: Sequence[ClusterNode], of: str, command: Mapping[str, object], where: str = "") -> Fault:
+        """Inject a fault, and follow it until it is no longer open. The arguments are those of Fault, which also
+        explains the errors."""
+        with self._turn:
+            fault = Fault(nodes, of, command, where, self._turn)
+            self._open = [*self._still_open(), fault]
+        return fault
 
     def before_end(self, nodes: Sequence[ClusterNode]) -> None:
         """Count the hits at these nodes, before they end or are paused."""
@@ -181,8 +194,8 @@ class Faults:
 
 
 def request_fault(api: str, what: FaultArguments) -> dict[str, object]:
-    """The command for a fault in requests. Raises ValueError unless there is exactly one effect."""
-    fields: dict[str, object] = {name: value for name, value in what.items() if value is not None}
+    """The command for a fault in requests. Raises ValueError unless there is exactly one effect, TypeError."""
+    fields: dict[str, object] = _given(what)
     kinds = [kind for kind in KINDS if fields.get(kind) not in (None, False)]
     if len(kinds) != 1:
         raise ValueError(
@@ -198,6 +211,17 @@ def request_fault(api: str, what: FaultArguments) -> dict[str, object]:
         elif name == "error" or name not in KINDS:
             command[name] = value
     return command
+
+
+def _given(what: Mapping[str, object]) -> dict[str, object]:
+    """The arguments that are not None. Raises TypeError for those that no command can have."""
+    fields = {name: value for name, value in what.items() if value is not None}
+    for name, value in fields.items():
+        if name in EFFECTS and not isinstance(value, bool):
+            raise TypeError(f"{name}={value!r}: give True or False")
+        if not isinstance(value, str | int | float):
+            raise TypeError(f"{name}={value!r}: give text or a number, not {type(value).__name__}")
+    return fields
 
 
 def _milliseconds(name: str, seconds: object) -> int:
@@ -221,12 +245,13 @@ class DiskFaultArguments(TypedDict, total=False):
 
 
 def disk_fault(what: DiskFaultArguments) -> dict[str, object]:
-    """The command for a fault of a disk. Raises ValueError unless there is exactly one effect."""
-    kinds = [kind for kind in DISK_KINDS if what.get(kind) not in (None, False)]
+    """The command for a fault of a disk. Raises ValueError unless there is exactly one effect, TypeError."""
+    fields = _given(what)
+    kinds = [kind for kind in DISK_KINDS if fields.get(kind) not in (None, False)]
     if len(kinds) != 1:
         told = " and ".join(kinds) or "none"
         raise ValueError(f"give exactly one of {', '.join(DISK_KINDS[:-1])} and {DISK_KINDS[-1]}, not {told}")
     command: dict[str, object] = {"do": "disk fault", "kind": kinds[0].removesuffix("_s")}
-    if "slow_s" in what:
-        command["delay_ms"] = _milliseconds("slow_s", what["slow_s"])
-    return command | {name: value for name, value in what.items() if name not in DISK_KINDS and value is not None}
+    if "slow_s" in fields:
+        command["delay_ms"] = _milliseconds("slow_s", fields["slow_s"])
+    return command | {name: value for name, value in fields.items() if name not in DISK_KINDS}

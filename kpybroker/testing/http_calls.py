@@ -6,7 +6,6 @@ import base64
 import contextlib
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NamedTuple, TypeVar, Unpack
@@ -18,9 +17,9 @@ from kpybroker.testing.http_routes import HttpError, Routes
 from kpybroker.testing.operations import ReceivedRecord
 from kpybroker.testing.recording import Recording
 from kpybroker.testing.snapshot import Snapshot
+from kpybroker.testing.waiting import becomes_true
 
 FAULTS_MAX = 100
-LOOK_EVERY_S = 0.02
 WAIT_S = 10.0
 WAIT_S_MAX = 300.0
 ROUTES = Routes("kpybroker dev --control")
@@ -92,12 +91,7 @@ def _until(is_met: Callable[[], bool], timeout_s: float) -> bool:
     """Whether it becomes true in time. Raises HttpError for a time that is too long."""
     if not 0 <= timeout_s <= WAIT_S_MAX:
         raise HttpError(400, f"timeout_s={timeout_s}: must be from 0 to {WAIT_S_MAX:g}")
-    deadline = time.monotonic() + timeout_s
-    while not is_met():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(LOOK_EVERY_S)
-    return True
+    return becomes_true(lambda _: is_met(), timeout_s)
 
 
 def _text(name: str, data: bytes | None) -> dict[str, str | None]:

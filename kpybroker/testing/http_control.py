@@ -104,7 +104,8 @@ class ControlHandler(BaseHTTPRequestHandler):
         except (ValueError, TypeError) as error:
             status, told = 400, {"error": str(error)}
         except (KafkaError, CommandFailed, BrokerStartError, AssertionError, RuntimeError, OSError) as error:
-            status, told = 409, {"error": str(error) or repr(error)}
+            notes = getattr(error, "__notes__", [])
+            status, told = 409, {"error": "; ".join([str(error) or repr(error), *notes])}
         self._send(status, json.dumps({} if told is None else told).encode() + b"\n", "application/json")
 
     def _body(self) -> bytes:

@@ -5,15 +5,16 @@ The annotations of a function declare what it takes, so that requests are checke
 
 from __future__ import annotations
 
-import difflib
 import html
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from kpybroker.similar_names import meant
 
 OBJECT_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _IN_BRACES = re.compile(r"\{(\w+)\}")
@@ -105,7 +106,7 @@ class Routes:
         found = [(route, in_path) for route in self._routes if (in_path := route.matches(parts)) is not None]
         if not found:
             paths = [route.path for route in self._routes]
-            raise HttpError(404, f"there is no path {url.path!r}{nearest(url.path, paths)}; / lists all")
+            raise HttpError(404, f"there is no path {url.path!r}{meant(url.path, paths)}; / lists all")
         by_method = [(route, in_path) for route, in_path in found if route.method == method]
         if not by_method:
             raise HttpError(405, f"{url.path} takes {' and '.join(route.method for route, _ in found)}, not {method}")
@@ -145,12 +146,6 @@ field <code>error</code>. <a href="openapi.json">openapi.json</a> describes all 
 """
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?` if a known name is similar, else nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def _shown(route: Route) -> str:
     return ", ".join(
         f"{each.name}{'' if each.is_required else '?'}" for each in route.parameters if each.name not in route.in_path
@@ -175,7 +170,7 @@ def _arguments(route: Route, texts: Mapping[str, str], body: Mapping[str, Any]) 
     hints = {each.name: each.hint for each in route.parameters}
     for name in (*texts, *body):
         if name not in hints:
-            raise HttpError(400, f"{route.method} {route.path} has no argument {name!r}{nearest(name, hints)}")
+            raise HttpError(400, f"{route.method} {route.path} has no argument {name!r}{meant(name, hints)}")
     found = {name: _from_text(name, text, hints[name]) for name, text in texts.items()}
     found |= {name: _checked(name, value, hints[name]) for name, value in body.items() if name not in route.in_path}
     missing = [each.name for each in route.parameters if each.is_required and each.name not in found]

@@ -14,18 +14,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from kpybroker.cli.json_lines import Outgoing
-from kpybroker.client.client import Client, parse_bootstrap
+from kpybroker.client.client import Client, CommandFailed, parse_bootstrap
 from kpybroker.testing import operations
 from kpybroker.testing.operations import ReceivedRecord
 from kpybroker.testing.secure_client import SecureClient
+from kpybroker.testing.waiting import becomes_true
 
 T = TypeVar("T")
 Bytes = bytes | str | None
 """A key or a value. Text is encoded in UTF-8, and None is a null."""
 
 TIMEOUT_S = 15.0
+"""The most time that one request takes."""
+ATTEMPT_S = 1.0
+"""The least time that one request gets, also if a shorter wait was asked for."""
 EXPECT_TIMEOUT_S = 10.0
-LOOK_EVERY_S = 0.02
 TIMESTAMP_MS_MAX = 2**63 - 1
 PREFIX_MAX = 200
 """Topic names have at most 249 characters."""
@@ -126,8 +129,8 @@ class Kafka:
 
         The partition of a key is that of Kafka's default partitioner. A missing topic is created as for any producer.
         `timestamp_ms`: the time of the records (default: the time by the clock of the brokers). Raises ValueError for a
-        time that Kafka cannot store, TypeError for headers that are not a mapping, CommandFailed for a partition that
-        does not exist.
+        time that Kafka cannot store and for a partition that does not exist, TypeError for headers that are not a
+        mapping.
         """
         if timestamp_ms is not None and not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
             raise ValueError(f"timestamp_ms={timestamp_ms}: must be from 0 to {TIMESTAMP_MS_MAX}")
@@ -151,15 +154,18 @@ class Kafka:
         """Wait until the topic has at least `count` records, and return all of its records. The topic need not exist
         yet.
 
-        `committed_only` as for `records`. Raises AssertionError after `timeout_s`, with the records that were found.
+        `committed_only` as for `records`. Raises AssertionError after `timeout_s`, with the records that were found;
+        ValueError if there are more than 100,000.
         """
         found: list[ReceivedRecord] = []
 
-        def is_met() -> bool:
-            found[:] = self._run(lambda client: operations.records_if_any(client, topic, committed_only=committed_only))
+        def is_met(left_s: float) -> bool:
+            found[:] = self._run(
+                lambda client: operations.records_if_any(client, topic, committed_only=committed_only), left_s
+            )
             return len(found) >= count
 
-        if not _becomes_true(is_met, timeout_s):
+        if not becomes_true(is_met, timeout_s):
             shown = "".join(f"\n  {record}" for record in found[:SHOWN])
             more = f"\n  and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
             raise AssertionError(
@@ -183,7 +189,11 @@ class Kafka:
 
         Raises AssertionError after `timeout_s`, with the lag.
         """
-        if not _becomes_true(lambda: self.lag(group, topic) == 0, timeout_s):
+
+        def is_met(left_s: float) -> bool:
+            return self._run(lambda client: operations.lag(client, group, topic), left_s) == 0
+
+        if not becomes_true(is_met, timeout_s):
             raise AssertionError(
                 f"group {group} has not read {topic} within {timeout_s:g} s: its lag is {self.lag(group, topic)}, "
                 f"its committed offsets are {self.committed(group, topic) or 'none'}"
@@ -213,7 +223,7 @@ class Kafka:
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Delete the records of each partition before an offset, so that consumers that are behind it are out of
-        range."""
+        range. Raises ValueError for a partition that does not exist."""
         self._run(lambda client: operations.delete_records(client, topic, before))
 
     def remove_members(self, group: str) -> list[str]:
@@ -233,25 +243,26 @@ class Kafka:
         """The addresses that the calls of this object use, the best first."""
         return self.bootstrap
 
-    def _run(self, scenario: Callable[[Client], Awaitable[T]]) -> T:
-        """Run a scenario with its own connection and in its own thread, because the caller may have an event loop."""
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(lambda: asyncio.run(self._with_client(scenario))).result()
+    def _silent(self) -> list[str]:
+        """The brokers that do not respond, and why, as far as that is known."""
+        return []
 
-    async def _with_client(self, scenario: Callable[[Client], Awaitable[T]]) -> T:
-        client = operations.client_of(self._addresses(), self.client_properties, TIMEOUT_S)
+    def _run(self, scenario: Callable[[Client], Awaitable[T]], timeout_s: float = TIMEOUT_S) -> T:
+        """Run a scenario with its own connection and in its own thread, because the caller may have an event loop."""
+        timeout_s = min(max(timeout_s, ATTEMPT_S), TIMEOUT_S)
+        try:
+            with ThreadPoolExecutor(1) as thread:
+                return thread.submit(lambda: asyncio.run(self._with_client(scenario, timeout_s))).result()
+        except (CommandFailed, OSError) as error:
+            for reason in self._silent():
+                error.add_note(reason)
+            raise
+
+    async def _with_client(self, scenario: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
+        client = operations.client_of(self._addresses(), self.client_properties, timeout_s)
         await client.start()
         with contextlib.closing(client):
             return await scenario(client)
-
-
-def _becomes_true(is_met: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not is_met():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(LOOK_EVERY_S)
-    return True
 
 
 def as_setting(value: object) -> str:

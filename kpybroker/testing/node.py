@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+Turn = AbstractContextManager[object]
+"""The lock that a thread holds while it tells nodes something, pauses them or ends them."""
 
 
 class BrokerStartError(RuntimeError):
@@ -59,3 +62,16 @@ class ClusterNode(Protocol):
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...
+
+
+class Follower(Protocol):
+    """What lasts over the starts, ends and pauses of nodes: faults, recordings and cuts."""
+
+    def before_end(self, nodes: Sequence[ClusterNode]) -> None:
+        """Fetch what these nodes alone know, before they end or are paused."""
+
+    def after_start(self, node: ClusterNode) -> None:
+        """Go on at a node that has been started."""
+
+    def after_resume(self, node: ClusterNode) -> None:
+        """Tell a node what has ended while it was paused."""

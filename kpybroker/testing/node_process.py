@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kpybroker.cli.children import HAND_OVER
+from kpybroker.testing.forks import keep_from_children
 from kpybroker.testing.node import START_TIMEOUT_S, STOP_TIMEOUT_S, BrokerStartError, ReadyFacts
 from kpybroker.testing.spares import SPARES
 from kpybroker.world import processes
@@ -36,7 +37,10 @@ class NodeProcess:
         self.node_id = node_id
         self._arguments = [*arguments, "--commands"]
         self._log = log
+        self._changing = threading.Lock()
+        """Held while the next fields change: threads may pause, end and ask the same node."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = False
         self._log_begins_at = 0
         self._waker: subprocess.Popen[bytes] | None = None
         """Lets the process continue, if it is paused, when the parent ends."""
@@ -52,35 +56,39 @@ class NodeProcess:
     @property
     def pid(self) -> int:
         """The process id. Raises RuntimeError if the node has never been started or was stopped."""
-        if self._process is None:
+        process = self._process
+        if process is None:
             raise RuntimeError(f"broker {self.node_id} is stopped; call start() first")
-        return self._process.pid
+        return process.pid
 
     @property
     def is_running(self) -> bool:
         """Whether the process is running, even if it is paused."""
-        return self._process is not None and self._process.poll() is None
+        process = self._process
+        return process is not None and process.poll() is None
 
     @property
     def takes_commands(self) -> bool:
-        """Whether the process is running and not paused."""
-        return self.is_running and self._waker is None
+        """Whether the process is ready, running and not paused."""
+        return self._is_ready and self.is_running and self._waker is None
 
     def ended(self) -> str | None:
         """How the process has ended by itself, for example `ended with code 1`; None while it is running or after
         `stop`."""
-        code = None if self._process is None else self._process.poll()
+        process = self._process
+        code = None if process is None else process.poll()
         return None if code is None else _how_it_ended(code)
 
     def start(self, clock_ahead_ms: int = 0) -> None:
         """Start the process; `wait_until_ready` waits for it. `clock_ahead_ms`: how far its clock is ahead."""
         self._log_begins_at = self._log.stat().st_size if self._log.exists() else 0
-        self._process = SPARES.start(self._arguments, self._log, clock_ahead_ms)
+        with self._changing:
+            self._is_ready = False
+            self._process = SPARES.start(self._arguments, self._log, clock_ahead_ms)
 
     def wait_until_ready(self) -> ReadyFacts:
         """Wait for the line that the node prints when it is ready. Raises BrokerStartError."""
-        process = self._process
-        assert process is not None
+        process = self._running()
         stdout = process.stdout
         assert stdout is not None
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -94,6 +102,7 @@ class NodeProcess:
             ) from None
         ready = _READY.match(line)
         if ready is not None:
+            self._is_ready = True
             return ReadyFacts(ready[1], ready[3], None if ready[4] is None else Path(ready[4]))
         code = process.wait(STOP_TIMEOUT_S)
         output = self._output() or "it wrote nothing"
@@ -108,17 +117,15 @@ class NodeProcess:
         Raises ValueError if the command is refused, RuntimeError if the broker is not running or is paused.
         """
         with self._one_command:
-            if not self.takes_commands:
+            process, lines = self._process, self._lines
+            if process is None or not self.takes_commands:
                 how = "is paused" if self._waker is not None else self.ended() or "is stopped"
                 raise RuntimeError(f"broker {self.node_id} {how}, so it takes no commands")
-            assert self._process is not None
-            assert self._process.stdin is not None
             try:
-                self._process.stdin.write(json.dumps(command).encode() + b"\n")
-                self._process.stdin.flush()
-                line = self._lines.get(timeout=STOP_TIMEOUT_S)
+                _write(process, json.dumps(command).encode() + b"\n")
+                line = lines.get(timeout=STOP_TIMEOUT_S)
                 while line and not line.startswith("{"):
-                    line = self._lines.get(timeout=STOP_TIMEOUT_S)
+                    line = lines.get(timeout=STOP_TIMEOUT_S)
             except (OSError, queue.Empty):
                 line = ""
         if not line:
@@ -136,26 +143,26 @@ class NodeProcess:
     def hand_over(self) -> None:
         """Have it hand over its leaderships while the other brokers run. Does nothing if it is stopped or paused."""
         with self._one_command, contextlib.suppress(OSError, queue.Empty):
-            if self.takes_commands:
-                assert self._process is not None
-                assert self._process.stdin is not None
-                self._process.stdin.write(HAND_OVER)
-                self._process.stdin.flush()
-                self._lines.get(timeout=STOP_TIMEOUT_S)
+            process, lines = self._process, self._lines
+            if process is not None and self.takes_commands:
+                _write(process, HAND_OVER)
+                lines.get(timeout=STOP_TIMEOUT_S)
 
     def stop(self) -> None:
         """Stop the node, and wait. Kills it after STOP_TIMEOUT_S."""
         self.resume()
-        if self._process is not None:
-            processes.stop(self._process)
+        process = self._process
+        if process is not None:
+            processes.stop(process)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_TIMEOUT_S)
+                process.wait(STOP_TIMEOUT_S)
         self.kill()
 
     def kill(self) -> None:
         """Kill the node as kill -9 does, and wait for its end."""
-        process, self._process = self._process, None
-        self._end_waker()
+        with self._changing:
+            process, self._process = self._process, None
+            self._end_waker()
         if process is not None:
             process.kill()
             process.wait()
@@ -166,17 +173,20 @@ class NodeProcess:
     def pause(self) -> None:
         """Halt the process: connections stay open, and requests get no response. Raises RuntimeError if it is
         stopped."""
-        process = self._running()
-        if self._waker is None:
-            program = [sys.executable, "-I", "-S", "-c", processes.RESUME_AT_END, str(process.pid)]
-            self._waker = subprocess.Popen(program, stdin=subprocess.PIPE, **processes.apart())
-        processes.pause(process)
+        with self._changing:
+            process = self._running()
+            if self._waker is None:
+                program = [sys.executable, "-I", "-S", "-c", processes.RESUME_AT_END, str(process.pid)]
+                self._waker = subprocess.Popen(program, stdin=subprocess.PIPE, **processes.apart())
+                keep_from_children(self._waker.stdin)
+            processes.pause(process)
 
     def resume(self) -> None:
         """Let a paused process continue."""
-        if self._waker is not None:
-            self._end_waker()
-            processes.resume(self._running())
+        with self._changing:
+            if self._waker is not None:
+                self._end_waker()
+                processes.resume(self._running())
 
     def _end_waker(self) -> None:
         waker, self._waker = self._waker, None
@@ -185,10 +195,20 @@ class NodeProcess:
                 waker.kill()
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if not self.is_running:
+        process = self._process
+        if process is None or process.poll() is not None:
             raise RuntimeError(f"broker {self.node_id} {self.ended() or 'is stopped'}; call start() first")
-        assert self._process is not None
-        return self._process
+        return process
+
+
+def _write(process: subprocess.Popen[bytes], line: bytes) -> None:
+    """Raises OSError if the process has ended."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(line)
+        process.stdin.flush()
+    except ValueError as closed:  # by `kill` in another thread
+        raise BrokenPipeError(str(closed)) from closed
 
 
 def _read_lines(stdout: IO[bytes], lines: queue.SimpleQueue[str]) -> None:

@@ -51,23 +51,27 @@ class NodeThread:
         return os.getpid()
 
     def _running(self) -> _Run:
-        if self._run is None:
+        run = self._run
+        if run is None:
             raise RuntimeError(f"broker {self.node_id} is stopped; call start() first")
-        return self._run
+        return run
 
     @property
     def is_running(self) -> bool:
         """Whether the node is running, even if it is paused."""
-        return self._run is not None and not self._run.has_ended
+        run = self._run
+        return run is not None and not run.has_ended
 
     @property
     def takes_commands(self) -> bool:
-        """Whether the node is running and not paused."""
-        return self.is_running and self._gate is None
+        """Whether the node is ready, running and not paused."""
+        run = self._run
+        return run is not None and run.is_ready and not run.has_ended and self._gate is None
 
     def ended(self) -> str | None:
         """How the node has ended by itself; None while it is running or after `stop`."""
-        return self._run.why_ended() if self._run is not None and self._run.has_ended else None
+        run = self._run
+        return run.why_ended() if run is not None and run.has_ended else None
 
     def start(self, clock_ahead_ms: int = 0) -> None:
         """Start the thread; `wait_until_ready` waits for it. `clock_ahead_ms`: how far its clock is ahead."""
@@ -92,7 +96,10 @@ class NodeThread:
         if not self.takes_commands:
             how = "is paused" if self._gate is not None else self.ended() or "is stopped"
             raise RuntimeError(f"broker {self.node_id} {how}, so it takes no commands")
-        answer: dict[str, Any] = json.loads(self._running().execute(json.dumps(command).encode()))
+        try:
+            answer: dict[str, Any] = json.loads(self._running().execute(json.dumps(command).encode()))
+        except TimeoutError:
+            raise RuntimeError(f"broker {self.node_id} {self.ended() or 'did not answer a command'}") from None
         if "refused" in answer:
             raise ValueError(answer["refused"])
         return answer
@@ -127,9 +134,9 @@ class NodeThread:
 
     def resume(self) -> None:
         """Let a paused thread continue."""
-        if self._gate is not None:
-            self._gate.set()
-            self._gate = None
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.set()
 
 
 class _Run:
@@ -146,6 +153,8 @@ class _Run:
         self._wish = asyncio.Event()
         """Set when the node is to end."""
         self._is_killed = False
+        self._gates: list[threading.Event] = []
+        """Set when the paused thread may go on."""
         self._failure: str | None = None
         self._node: Node | None = None
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -154,6 +163,10 @@ class _Run:
     @property
     def has_ended(self) -> bool:
         return not self._thread.is_alive()
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ready.done() and self.ready.exception() is None
 
     def why_ended(self) -> str:
         return f"ended: {self._failure or 'it was told to stop'}"
@@ -201,8 +214,13 @@ class _Run:
 
     def execute(self, line: bytes) -> str:
         assert self._node is not None
-        server = self._node.server
-        return asyncio.run_coroutine_threadsafe(control.execute(server, line), self._loop).result(STOP_TIMEOUT_S)
+        executing = control.execute(self._node.server, line)
+        try:
+            executed = asyncio.run_coroutine_threadsafe(executing, self._loop)
+        except RuntimeError:  # the loop has ended
+            executing.close()
+            raise TimeoutError from None
+        return executed.result(STOP_TIMEOUT_S)
 
     def hand_over(self) -> None:
         assert self._node is not None
@@ -216,16 +234,20 @@ class _Run:
 
     def kill(self) -> None:
         self._is_killed = True
+        for gate in self._gates:
+            gate.set()
         self._call(self._wish.set)
         self._thread.join()
 
     def pause(self) -> threading.Event:
         """Halt the thread until the returned event is set."""
         gate, halted = threading.Event(), threading.Event()
+        self._gates.append(gate)
 
         def halt() -> None:
             halted.set()
-            gate.wait()
+            if not self._is_killed:
+                gate.wait()
 
         self._call(halt)
         halted.wait(STOP_TIMEOUT_S)

@@ -78,9 +78,12 @@ async def create_topic(client: Client, name: str, partitions: int | None, settin
 
 
 async def send(client: Client, topic: str, records: Sequence[Outgoing]) -> None:
-    """Send records with acks=all as an idempotent producer."""
+    """Send records with acks=all as an idempotent producer. Raises ValueError for a partition that does not exist."""
     sender = RecordSender(client, topic, SendOptions())
     await sender.start()
+    for partition in {record.partition for record in records}:
+        if partition is not None:
+            await _partition(client, topic, partition)
     await sender.add(records)
     await sender.flush()
 
@@ -215,7 +218,9 @@ async def in_sync(client: Client, topic: str, partition: int) -> list[int]:
 
 
 async def delete_records(client: Client, topic: str, before: Mapping[int, int]) -> None:
-    """Delete the records of partitions before these offsets."""
+    """Delete the records of partitions before these offsets. Raises ValueError for a partition that does not exist."""
+    for partition in before:
+        await _partition(client, topic, partition)
     await trimming.delete(client, {(topic, partition): offset for partition, offset in before.items()})
 
 

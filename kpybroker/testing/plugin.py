@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -58,8 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(settings={{}}, brokers=1, secure=False, in_thread=False): what the brokers of {FRESH} are like in "
-        "this test.",
+        f"{MARKER}(settings={{}}, brokers=1, secure=False, in_thread=False, api_versions={{}}): what the brokers of "
+        f"{FRESH} are like in this test.",
     )
 
 
@@ -113,50 +113,56 @@ def kpybroker_secure(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def kpybroker_fresh(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A broker for one test, which may stop and kill it: a Broker, or a Cluster if the test's marker says so.
 
-    `@pytest.mark.kpybroker(settings={"num.partitions": 3}, brokers=3, secure=False, in_thread=False)` sets its
-    properties.
+    `@pytest.mark.kpybroker(settings={"num.partitions": 3}, brokers=3, secure=False, in_thread=False,
+    api_versions={"Fetch": (4, 11)})` sets its properties, with the arguments of Cluster.
     """
     _skip_if_external(request)
     from kpybroker.testing import Broker, Cluster
 
     wanted = _marked(request.node)
-    settings = {**_settings(request.config), **(wanted.settings or {})}
-    in_thread = _in_thread(request) if wanted.in_thread is None else wanted.in_thread
-    if wanted.brokers == 1:
-        made: Cluster = Broker(settings, secure=wanted.secure, in_thread=in_thread)
-    else:
-        made = Cluster(wanted.brokers, settings, secure=wanted.secure, in_thread=in_thread)
+    settings = {**_settings(request.config), **wanted.settings}
+    like: dict[str, Any] = {"secure": wanted.secure, "api_versions": wanted.api_versions}
+    like["in_thread"] = _in_thread(request) if wanted.in_thread is None else wanted.in_thread
+    made = Broker(settings, **like) if wanted.brokers == 1 else Cluster(wanted.brokers, settings, **like)
     with made as cluster:
         yield cluster
 
 
-class _Marked:
-    """The arguments of the marker."""
+class _Marked(NamedTuple):
+    """The arguments of the markers of a test."""
 
-    def __init__(
-        self,
-        settings: dict[str, object] | None = None,
-        brokers: int = 1,
-        secure: bool = False,
-        in_thread: bool | None = None,
-    ) -> None:
-        self.settings, self.brokers, self.secure, self.in_thread = settings, brokers, secure, in_thread
+    settings: Mapping[str, object] = {}
+    brokers: int = 1
+    secure: bool = False
+    in_thread: bool | None = None
+    api_versions: Mapping[str, tuple[int, int] | None] | None = None
 
 
 def _marked(item: pytest.Item) -> _Marked:
-    """The arguments of the test's marker; the marker nearest to the test takes precedence. Raises pytest.UsageError."""
+    """The arguments of the test's markers, with all of their settings; the marker nearest to the test takes precedence.
+    Raises pytest.UsageError."""
     arguments: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     for mark in reversed(list(item.iter_markers(MARKER))):
-        try:
-            inspect.signature(_Marked).bind(*mark.args, **mark.kwargs)
-        except TypeError as error:
-            raise pytest.UsageError(
-                f"{item.nodeid}: @pytest.mark.{MARKER} takes settings, brokers, secure and in_thread: {error}"
-            ) from None
         if mark.args:
             raise pytest.UsageError(f"{item.nodeid}: name the arguments of @pytest.mark.{MARKER}, as in brokers=3")
+        for name in mark.kwargs:
+            if name not in _Marked._fields:
+                from kpybroker.similar_names import meant
+
+                raise pytest.UsageError(
+                    f"{item.nodeid}: @pytest.mark.{MARKER} takes {', '.join(_Marked._fields)}, but not "
+                    f"{name}{meant(name, _Marked._fields)}"
+                )
+        given = mark.kwargs.get("settings", {})
+        if not isinstance(given, Mapping):
+            raise pytest.UsageError(
+                f"{item.nodeid}: the settings of @pytest.mark.{MARKER} are a mapping, such as "
+                f"{{'num.partitions': 3}}, not {type(given).__name__}"
+            )
+        settings |= given
         arguments |= mark.kwargs
-    return _Marked(**arguments)
+    return _Marked(**{**arguments, "settings": settings})
 
 
 def _settings(config: pytest.Config) -> dict[str, object]:
@@ -222,7 +228,7 @@ def pytest_runtest_makereport(
         sizes = item.stash.get(_sizes, {})
         for cluster in _running():
             texts = [cluster.output.since(sizes.get(cluster.bootstrap, {}))]
-            texts += [f"{how} (of {cluster.bootstrap})" for how in cluster.ended()]
+            texts += [f"{how} (of {cluster.bootstrap})" for how in (*cluster.ended(), *cluster.paused())]
             if any(texts):
                 report.sections.append((SECTION, "\n".join(filter(None, texts))))
             requests = _requests(cluster, item.stash.get(_began, 0.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,10 +19,11 @@ from kpybroker.client.recorded import (
     table_of,
 )
 from kpybroker.client.replaying import REQUEST_TIMEOUT_S, Replay, replay
-from kpybroker.testing.node import ClusterNode
+from kpybroker.similar_names import meant
+from kpybroker.testing.node import ClusterNode, Turn
+from kpybroker.testing.waiting import becomes_true
 
 EXPECT_TIMEOUT_S = 10.0
-LOOK_EVERY_S = 0.02
 SHOWN = 20
 IDS_AT_ONCE = 1000
 LAST_TAPE = 0
@@ -84,9 +85,11 @@ class Recording:
         nodes: Sequence[ClusterNode] = (),
         requests: Sequence[RecordedRequest] = (),
         names: Mapping[str, str] | None = None,
+        turn: Turn | None = None,
     ) -> None:
         """Of the requests to these nodes, once `begin_at` is called; or one that has ended, with these requests."""
         self._nodes = nodes
+        self._turn = threading.RLock() if turn is None else turn
         self._names = TopicNames()
         self._names.names.update(names or {})
         self._found: dict[tuple[object, int, int], RecordedRequest] = {}
@@ -115,12 +118,13 @@ class Recording:
 
     def collect(self, node: ClusterNode | None = None) -> None:
         """Fetch what a node has recorded, or all; nodes that do not run, or are paused, are left out."""
-        for each in list(self._tapes) if node is None else [node]:
-            tape, run = self._tapes.get(each, (0, None))
-            if tape and each.takes_commands and each.incarnation == run:
-                requests, lost = take(each, tape, self._names)
-                self._found.update({(run, request.node, request.number): request for request in requests})
-                self._lost[each.node_id, run] = lost
+        with self._turn:
+            for each in list(self._tapes) if node is None else [node]:
+                tape, run = self._tapes.get(each, (0, None))
+                if tape and each.takes_commands and each.incarnation == run:
+                    requests, lost = take(each, tape, self._names)
+                    self._found.update({(run, request.node, request.number): request for request in requests})
+                    self._lost[each.node_id, run] = lost
 
     @property
     def lasts(self) -> bool:
@@ -129,10 +133,11 @@ class Recording:
 
     def end(self) -> None:
         """Stop recording. A paused broker stops when it continues, but what it has recorded since is not fetched."""
-        self.collect()
-        self._left, self._tapes = self._left | self._tapes, {}
-        for node in list(self._left):
-            self.end_at(node)
+        with self._turn:
+            self.collect()
+            self._left, self._tapes = self._left | self._tapes, {}
+            for node in list(self._left):
+                self.end_at(node)
 
     @property
     def is_left(self) -> bool:
@@ -164,14 +169,16 @@ class Recording:
         return len(self._all())
 
     def _all(self) -> list[RecordedRequest]:
-        self.collect()
-        return sorted(self._found.values(), key=_order)
+        with self._turn:
+            self.collect()
+            return sorted(self._found.values(), key=_order)
 
     @property
     def lost(self) -> int:
         """The number of requests that are missing because a broker had recorded 100,000 requests or 64 MB."""
-        self.collect()
-        return sum(self._lost.values())
+        with self._turn:
+            self.collect()
+            return sum(self._lost.values())
 
     def requests(self, api: str | None = None, **chosen: Unpack[Filters]) -> list[RecordedRequest]:
         """The requests in the order in which they came; all, or those with this name (such as "Produce") that match.
@@ -179,8 +186,19 @@ class Recording:
         `topic`, `group`: a topic or group that the request names; `client_id`; `node`; `error`: the name of an error
         code in the response; `where`: a function of the request. Raises ValueError for a filter that can never match.
         """
-        wanted = Filter(api, **chosen).check()
+        wanted = self._filter(api, chosen)
         return [request for request in self._all() if wanted.matches(request)]
+
+    def _filter(self, api: str | None, chosen: Mapping[str, Any]) -> Filter:
+        """Raises TypeError, ValueError."""
+        for name in chosen:
+            if name not in Filters.__annotations__:
+                raise TypeError(f"requests cannot be chosen by {name!r}{meant(name, Filters.__annotations__)}")
+        wanted = Filter(api, **chosen).check()
+        nodes = [node.node_id for node in self._nodes]
+        if nodes and wanted.node is not None and wanted.node not in nodes:
+            raise ValueError(f"node={wanted.node!r}: this recording is of broker {', '.join(map(str, nodes))}")
+        return wanted
 
     def expect(
         self,
@@ -197,15 +215,18 @@ class Recording:
 
         Raises AssertionError after `timeout_s`, or at once if the recording has ended, with what was recorded.
         """
-        deadline = time.monotonic() + timeout_s
-        while True:
+        found: list[RecordedRequest] = []
+        lasts = True
+
+        def is_settled(_left_s: float) -> bool:
+            nonlocal lasts
             lasts = self.lasts
-            found = [each for each in self.requests(api, **chosen) if each.duration_us is not None or not answered]
-            if len(found) >= count:
-                return found
-            if not lasts or time.monotonic() > deadline:
-                break
-            time.sleep(LOOK_EVERY_S)
+            found[:] = [each for each in self.requests(api, **chosen) if each.duration_us is not None or not answered]
+            return len(found) >= count or not lasts
+
+        becomes_true(is_settled, timeout_s)
+        if len(found) >= count:
+            return found
         within = f" within {timeout_s:g} s" if lasts else ""
         wanted = Filter(api, **chosen)
         raise AssertionError(
@@ -261,22 +282,22 @@ class Recording:
 class Recordings:
     """The recordings of a cluster that have not ended: they follow the starts and stops of its nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
         self._open: list[Recording] = []
 
     def begin(self, nodes: Sequence[ClusterNode]) -> Recording:
         """Begin a recording. Raises ValueError if a node has too many, RuntimeError if none runs."""
-        running = [node for node in nodes if node.is_running]
-        if not running:
-            raise RuntimeError("no broker runs, so nothing can be recorded; call start() first")
-        recording = Recording(nodes)
-        with contextlib.ExitStack() as undo:
+        with self._turn, contextlib.ExitStack() as undo:
+            running = [node for node in nodes if node.is_running]
+            if not running:
+                raise RuntimeError("no broker runs, so nothing can be recorded; call start() first")
+            recording = Recording(nodes, turn=self._turn)
             undo.callback(recording.end)
             for node in running:
                 recording.begin_at(node)
             undo.pop_all()
-        self._open = [each for each in self._open if each.lasts or each.is_left]
-        self._open.append(recording)
+            self._open = [*(each for each in self._open if each.lasts or each.is_left), recording]
         return recording
 
     def before_end(self, nodes: Sequence[ClusterNode]) -> None:

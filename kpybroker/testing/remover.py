@@ -7,10 +7,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from functools import cache
 from pathlib import Path
 from typing import IO
 
+from kpybroker.testing.forks import keep_from_children
 from kpybroker.world.processes import apart
 
 PREFIX = "kpybroker-"
@@ -31,6 +31,7 @@ class Remover:
         reading, writing = os.pipe()
         self.alive: IO[bytes] = os.fdopen(writing, "wb", buffering=0)
         with os.fdopen(reading, "rb", buffering=0) as end:
+            keep_from_children(self.alive)
             self._process = subprocess.Popen([sys.executable, "-I", "-S", "-c", _REMOVE], stdin=end, **apart())
 
     def new_directory(self) -> Path:
@@ -41,14 +42,13 @@ class Remover:
 
 
 _one = threading.Lock()
-
-
-@cache
-def _remover() -> Remover:
-    return Remover()
+_removers: dict[int, Remover] = {}
+"""By process: a forked child has its own."""
 
 
 def remover() -> Remover:
     """The remover of this process, which is started at the first call."""
     with _one:
-        return _remover()
+        if os.getpid() not in _removers:
+            _removers[os.getpid()] = Remover()
+        return _removers[os.getpid()]

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from kpybroker.testing.forks import keep_from_children
 from kpybroker.testing.remover import remover
 from kpybroker.world.processes import apart
 
@@ -79,13 +80,15 @@ class Spares:
 
 
 def _new() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         _PROGRAM,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # Ctrl-C must reach only the tests, whose teardown may still need the broker
         **apart([remover().alive.fileno()]),
     )
+    keep_from_children(process.stdin)
+    return process
 
 
 SPARES = Spares()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
+
+from kpybroker.similar_names import meant
 
 DISTURBED = ("Produce", "Fetch", "Metadata", "FindCoordinator", "OffsetCommit", "OffsetFetch", "Heartbeat")
 """The requests that a flaky network disturbs."""
@@ -22,6 +23,9 @@ class Disturbed(Protocol):
 
     @property
     def nodes(self) -> list[int]: ...
+
+    @property
+    def running_nodes(self) -> list[int]: ...
 
     def restart(self, node: int | None = None) -> None: ...
 
@@ -53,12 +57,13 @@ def slow_disk(cluster: Disturbed) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rolling_restart(cluster: Disturbed) -> Iterator[None]:
-    """The brokers are restarted one after another. The block ends when all have been."""
+    """The brokers that run are restarted one after another. The block ends when all have been."""
 
     def restart() -> None:
         for node in cluster.nodes:
-            cluster.restart(node)
-            time.sleep(RESTART_PAUSE_S)
+            if node in cluster.running_nodes:
+                cluster.restart(node)
+                time.sleep(RESTART_PAUSE_S)
 
     with ThreadPoolExecutor(1) as thread:
         restarting = thread.submit(restart)
@@ -76,7 +81,5 @@ WEATHER: Mapping[str, Callable[[Disturbed], contextlib.AbstractContextManager[No
 def weather(cluster: Disturbed, name: str) -> contextlib.AbstractContextManager[None]:
     """The disturbance of this name. Raises ValueError, with the most similar name."""
     if name not in WEATHER:
-        near = difflib.get_close_matches(name, WEATHER, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"there is no weather {name!r}: there are {', '.join(WEATHER)}{meant}")
+        raise ValueError(f"there is no weather {name!r}: there are {', '.join(WEATHER)}{meant(name, WEATHER)}")
     return WEATHER[name](cluster)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kpybroker.cli.consuming import whole_batches
-from kpybroker.client.recorded import meant
 from kpybroker.errors import KafkaError, MalformedFrame
+from kpybroker.similar_names import meant
 from kpybroker.wire import frame as framing
 from kpybroker.wire import plain
 from kpybroker.wire.api import API, Api, by_key, by_name

@@ -6,12 +6,12 @@ A dict has exactly the fields that exist in the version. A uuid is text, as Kafk
 from __future__ import annotations
 
 import base64
-import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from kpybroker.errors import ErrorCode
+from kpybroker.similar_names import meant
 from kpybroker.wire.api import Api
 from kpybroker.wire.codec.layout import Array, Blob, Fixed, Piece, Struct, Tagged, layout
 from kpybroker.wire.codec.primitives import ZERO_UUID
@@ -82,8 +82,7 @@ def _from_plain(value: Any, piece: Piece | Tagged, path: str) -> Any:
         members = dict(_members(piece))
         for name in value:
             if name not in members:
-                near = difflib.get_close_matches(str(name), members, n=1)
-                raise ValueError(f"{path} has no field {name!r}{f'; did you mean {near[0]}?' if near else ''}")
+                raise ValueError(f"{path} has no field {name!r}{meant(name, members)}")
         made: Any = piece.cls
         return made(**{name: _from_plain(each, members[name], f"{path}.{name}") for name, each in value.items()})
     if isinstance(piece, Array):

@@ -27,6 +27,11 @@ def apart(keeps_open: Sequence[int] = ()) -> dict[str, Any]:
     return {"start_new_session": True, "pass_fds": tuple(keeps_open)}
 
 
+def after_fork(callback: Callable[[], None]) -> None:
+    """Call a function in each child that this process forks, before it goes on."""
+    os.register_at_fork(after_in_child=callback)
+
+
 def is_running(pid: int) -> bool:
     """Whether there is a process with this id."""
     try:
@@ -56,7 +61,7 @@ def pause(process: subprocess.Popen[bytes]) -> None:
     """Halt a child until `resume`."""
     process.send_signal(signal.SIGSTOP)
     if sys.platform == "linux":  # the signal takes effect later
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def resume(process: subprocess.Popen[bytes]) -> None:

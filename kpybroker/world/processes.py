@@ -7,6 +7,7 @@ import sys
 if sys.platform == "win32":
     from kpybroker.world.windows_processes import (
         RESUME_AT_END,
+        after_fork,
         apart,
         ask_to_stop,
         is_running,
@@ -18,6 +19,7 @@ if sys.platform == "win32":
 else:
     from kpybroker.world.posix_processes import (
         RESUME_AT_END,
+        after_fork,
         apart,
         ask_to_stop,
         is_running,
@@ -29,6 +31,7 @@ else:
 
 __all__ = [
     "RESUME_AT_END",
+    "after_fork",
     "apart",
     "ask_to_stop",
     "is_running",

@@ -56,6 +56,10 @@ def apart(keeps_open: Sequence[int] = ()) -> dict[str, Any]:
     return options
 
 
+def after_fork(callback: Callable[[], None]) -> None:
+    """Does nothing, because Windows has no fork."""
+
+
 @contextlib.contextmanager
 def _process(pid: int, access: int) -> Iterator[int]:
     """Open a process. Raises OSError."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from kpybroker.client.client import CommandFailed
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.testing import Broker, BrokerStartError, Cluster, snapshot
+from kpybroker.testing import Broker, BrokerStartError, Cluster, kafka, snapshot
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +66,7 @@ def test_a_broker_that_cannot_start_reports_why(
         ({"": 3}, ValueError, "cannot read the name of a setting"),
         ({"num.partitions=3": ""}, ValueError, "cannot read the name of a setting"),
         ({"log.dirs": "/data"}, ValueError, "the broker has a temporary directory"),
+        ({"node.id": 7}, ValueError, "node.id: the brokers have the ids from 1 on"),
     ],
 )
 def test_invalid_settings_are_refused_before_a_start(config: Any, kind: type[Exception], told: str) -> None:
@@ -82,9 +86,13 @@ def test_too_many_brokers_are_refused(brokers: int) -> None:
         ({"brokers": "3"}, TypeError, "brokers='3': give a number, such as brokers=3"),
         ({"brokers": True}, TypeError, "brokers=True: give a number"),
         ({"port": 70_000}, ValueError, "port=70000: must be from 0 to 65535"),
+        ({"in_thread": "no"}, TypeError, "in_thread='no': give True or False"),
+        ({"secure": 1}, TypeError, "secure=1: give True or False"),
+        ({"api_versions": ["Fetch"]}, TypeError, "api_versions is a mapping, such as .* not list"),
+        ({"api_versions": {1: (4, 11)}}, TypeError, "api_versions has the key 1: give the name of a request"),
     ],
 )
-def test_a_wrong_number_of_brokers_or_port_is_refused(
+def test_wrong_arguments_are_refused_before_a_start(
     arguments: dict[str, Any], kind: type[Exception], told: str
 ) -> None:
     with pytest.raises(kind, match=told):
@@ -101,6 +109,13 @@ def test_before_the_start_and_for_unknown_brokers_the_error_names_the_way_out(br
         assert Broker().bootstrap
     with pytest.raises(RuntimeError, match="has not been started"):
         Broker().stop(1)
+    with pytest.raises(RuntimeError, match="has not been started"), Broker().fault("Produce", disconnect=True):
+        pass
+    with pytest.raises(RuntimeError, match="has not been started"):
+        Broker().pause()
+    with pytest.raises(RuntimeError, match=r"broker 2 cannot serve without the others; call start\(\) first"):
+        Cluster(3).start(2)
+    assert repr(Broker()) == "<Broker not started>"
     with pytest.raises(ValueError, match="there is no broker 2: this Broker has broker 1"):
         broker.kill(2)
 
@@ -258,14 +273,106 @@ def test_snapshots_are_limited_and_belong_to_one_cluster(broker: Broker, monkeyp
     with pytest.raises(ValueError, match="at most 2 snapshots"):
         broker.snapshot()
     assert broker.records(broker.topic(create=True)) == [], "it runs again"
-    with pytest.raises(RuntimeError, match="has not been started, so it has no data"):
+    with pytest.raises(RuntimeError, match="has not been started; use it in a `with` statement"):
         Broker().snapshot()
     with Broker() as other:
         with pytest.raises(ValueError, match="is of another cluster"):
             other.restore(taken[0])
         own = other.snapshot()
-    with pytest.raises(RuntimeError, match="is closed, so it has no data"):
+    with pytest.raises(RuntimeError, match="this Broker is closed and its data is removed"):
         other.restore(own)
+    wrong: Any = "first"
+    with pytest.raises(TypeError, match=r"'first' is no snapshot; take one with Broker.snapshot\(\)"):
+        broker.restore(wrong)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_paused_broker_is_paused_again_after_a_snapshot(in_thread: bool) -> None:
+    with Cluster(2, in_thread=in_thread) as cluster:
+        cluster.pause(2)
+        cluster.snapshot()
+        assert cluster.paused() == ["broker 2 is paused; resume(2) lets it continue"]
+        cluster.resume()
+        assert cluster.paused() == []
+
+
+def test_calls_at_paused_brokers_name_them_and_end_in_time(broker: Broker) -> None:
+    """The named reasons are notes of the error."""
+    broker.pause()
+    began = time.monotonic()
+    try:
+        with pytest.raises(CommandFailed) as raised:
+            broker.expect("orders", 1, 0.5)
+        took_s = time.monotonic() - began
+    finally:
+        broker.resume()
+    assert raised.value.__notes__ == ["broker 1 is paused; resume(1) lets it continue"]
+    assert took_s < kafka.TIMEOUT_S / 2, "it does not wait as long as other calls"
+    for timeout_s, kind in ((float("nan"), ValueError), (-1.0, ValueError), ("2", TypeError)):
+        given: Any = timeout_s
+        with pytest.raises(kind, match="timeout_s="):
+            broker.expect("orders", 1, given)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_calls_of_several_threads_take_turns(in_thread: bool) -> None:
+    """Without turns, a broker is stopped while another thread starts it or asks it for what it has recorded."""
+    with Cluster(3, in_thread=in_thread) as cluster:
+        topic = cluster.topic("orders", partitions=3)
+        cluster.send(topic, *"123")
+
+        def use(node: int) -> None:
+            for _ in range(2):
+                cluster.restart(node)
+                with cluster.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic=topic, node=node):
+                    cluster.pause(node)
+                    cluster.resume(node)
+
+        with cluster.record() as recording, ThreadPoolExecutor(4) as threads:
+            calls = [threads.submit(use, node) for node in cluster.nodes]
+            calls.append(threads.submit(lambda: [len(recording) for _ in range(20)]))
+            for call in calls:
+                call.result(2 * WAIT_S)
+        with ThreadPoolExecutor(2) as threads:
+            for halting in (threads.submit(cluster.snapshot), threads.submit(cluster.restart, 2)):
+                halting.result(2 * WAIT_S)
+        assert (cluster.running_nodes, cluster.paused(), cluster.ended()) == ([1, 2, 3], [], [])
+        assert len(cluster.expect(topic, 3, WAIT_S)) == 3
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_cluster_that_is_closed_during_a_rolling_restart_leaves_nothing(
+    in_thread: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    cluster = Cluster(2, in_thread=in_thread).start()
+    with contextlib.suppress(RuntimeError), cluster.weather("rolling_restart"):  # the restart is told that it is closed
+        cluster.close()
+    assert cluster.running_nodes == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rolling_restart_starts_no_broker_that_was_stopped() -> None:
+    with Cluster(3, in_thread=True) as cluster:
+        cluster.kill(3)
+        with cluster.weather("rolling_restart"):
+            pass
+        assert cluster.running_nodes == [1, 2]
+
+
+def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    broker = Broker()
+
+    async def start() -> None:
+        async with asyncio.timeout(0.01), broker:
+            raise AssertionError("the start takes longer")
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(start())
+    assert broker not in Cluster.running
+    assert broker.running_nodes == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_leaders_and_coordinators_move_to_the_chosen_broker(cluster: Cluster) -> None:
@@ -331,10 +438,17 @@ def test_a_cluster_that_is_closed_or_stopped_says_so_at_once(in_thread: bool) ->
         lambda: broker.isolate(1).__enter__(),
         lambda: broker.compact("t"),
         lambda: broker.controller,
+        lambda: broker.bootstrap,
+        lambda: broker.log,
+        lambda: broker.http,
+        lambda: broker.requests,
+        lambda: broker.lose_data(1),
+        lambda: broker.clock.advance("1d"),
     ]
     for use in uses:
         with pytest.raises(RuntimeError, match="this Broker is closed"):
             use()
+    assert repr(broker) == "<Broker closed>"
     broker.stop()  # which has been done
     broker.kill()
     broker.close()

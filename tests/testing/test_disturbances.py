@@ -214,13 +214,15 @@ def test_the_controller_is_lost(cluster: Cluster) -> None:
         assert cluster.controller != lost
         topic = cluster.topic("created-without-it", partitions=1)
         assert produced(cluster, topic, timeout_ms=30_000) is None
+        with pytest.raises(ValueError, match="2 of 3 controllers run, and 2 must remain"), cluster.lose_controller():
+            pass
     assert cluster.ended() == []
 
 
 def test_brokers_that_cannot_be_cut_off_are_named(broker: Broker, cluster: Cluster) -> None:
     refused: list[tuple[Any, str]] = [
         (lambda: broker.isolate(1), "this Broker has no other brokers"),
-        (lambda: broker.lose_controller(), "1 brokers have one controller"),
+        (lambda: broker.lose_controller(), "1 of 1 controllers run, and 1 must remain; use three brokers"),
         (lambda: cluster.cut(1, 1), "broker 1 cannot be cut off from itself"),
         (lambda: cluster.cut(1, 4), "there is no broker 4: this Cluster has brokers 1 to 3"),
         (lambda: cluster.isolate(0), "there is no broker 0"),
@@ -280,6 +282,8 @@ def test_a_consumer_is_out_of_range(broker: Broker) -> None:
     topic = broker.topic("t", partitions=1)
     broker.send(topic, *"123")
     broker.delete_records(topic, {0: 2})
+    with pytest.raises(ValueError, match=f"{topic} has no partition 9: it has 1"):
+        broker.delete_records(topic, {9: 1})
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": "any", "auto.offset.reset": "error", **QUIET}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -297,6 +301,8 @@ def test_compaction_and_retention_at_once(broker: Broker) -> None:
     with pytest.raises(ValueError, match=re.escape("there is no topic 'compactd-x'")):
         broker.compact("compactd-x")
     short = broker.topic("short", partitions=1, config={"retention.ms": 60_000})
+    with pytest.raises(ValueError, match=f"{short} is not compacted: set cleanup.policy=compact"):
+        broker.compact(short)
     broker.send(short, "old", timestamp_ms=1)
     broker.send(short, "new")
     broker.apply_retention()
@@ -324,4 +330,6 @@ def test_an_idempotent_producer_loses_and_doubles_nothing_in_any_weather(name: s
 def test_an_unknown_weather_is_refused(broker: Broker) -> None:
     told = "there is no weather 'flaky_netwrok': there are flaky_network, slow_disk, rolling_restart; did you mean"
     with pytest.raises(ValueError, match=told), broker.weather("flaky_netwrok"):
+        pass
+    with pytest.raises(ValueError, match="did you mean slow_disk"), broker.weather("slow"):
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,10 @@ from kpybroker.server.node import Node
 from kpybroker.server.requests.faults import FAULTS_MAX
 from kpybroker.testing import Broker, Cluster
 from kpybroker.wire.api import API, Api, Audience
-from kpybroker.wire.frame import encode_response
+from kpybroker.wire.codec.codec import parse
+from kpybroker.wire.codec.layout import Array, Fixed, Piece, Struct, Text, layout
+from kpybroker.wire.frame import encode_response, parse_response_header
+from kpybroker.wire.plain import UUID, as_plain, errors_in
 from tests.asking import make, put
 from tests.conftest import WithBroker
 
@@ -69,6 +73,13 @@ def test_errors_that_a_client_retries(broker: Broker, topic: str) -> None:
         assert fault.hits == 2
     assert fault.hits == 2
     assert values(broker, topic) == [b"a", b"b", b"c"]
+
+
+def test_of_two_faults_the_inner_one_takes_the_request(broker: Broker, topic: str) -> None:
+    with broker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED") as outer:
+        with broker.fault("Produce", error="INVALID_RECORD", topic=topic, times=1) as inner:
+            assert [produced(broker, topic)[0] for _ in range(2)] == ["INVALID_RECORD", "TOPIC_AUTHORIZATION_FAILED"]
+        assert (inner.hits, outer.hits) == (1, 1)
 
 
 @pytest.mark.slow
@@ -241,6 +252,7 @@ def test_a_fault_that_is_not_hit_fails_the_test(broker: Broker) -> None:
         ("Produce", {"disconnect": True, "group": "g"}, "Produce requests name no group, so group='g' can never match"),
         ("JoinGroup", {"disconnect": True, "topic": "t"}, "JoinGroup requests name no topic"),
         ("Fetch", {"disconnect": True, "topic": "t"}, "only once per session; use client_id instead of topic"),
+        ("Produce", {"disconnect": True, "topic": ""}, "topic='' is not the name of a topic"),
         ("Produce", {"disconnect": True, "times": 0}, "times=0: this fault can never affect a request"),
         ("Produce", {"disconnect": True, "skip": -1}, "skip=-1: must be from 0"),
         ("Produce", {"disconnect": True, "probability": 0}, "probability=0: must be above 0"),
@@ -260,6 +272,21 @@ def test_a_fault_that_is_not_hit_fails_the_test(broker: Broker) -> None:
 )
 def test_a_fault_that_can_never_match_is_refused(api: str, what: dict[str, Any], told: str, broker: Broker) -> None:
     with pytest.raises(ValueError, match=told), broker.fault(api, **what):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ({"disconnect": "no"}, "disconnect='no': give True or False"),
+        ({"disconnect": True, "topic": b"x"}, "topic=b'x': give text or a number, not bytes"),
+        ({"full": 1}, "full=1: give True or False"),
+        ({"full": True, "topic": b"x"}, "topic=b'x': give text or a number, not bytes"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_refused(what: dict[str, Any], told: str, broker: Broker) -> None:
+    fault = broker.disk_fault(**what) if "full" in what else broker.fault("Produce", **what)
+    with pytest.raises(TypeError, match=re.escape(told)), fault:
         pass
 
 
@@ -383,8 +410,28 @@ def test_a_command_that_cannot_be_read_is_refused(line: bytes, with_broker: With
 
 @pytest.mark.parametrize("api", [api for api in API if api.audience is not Audience.BROKER], ids=lambda api: api.name)
 def test_every_request_of_clients_can_get_an_error(api: Api) -> None:
-    """The response with the error can be encoded in every version. Only a Produce with acks=0 has no response."""
+    """The response has the error in every version, and can be encoded if the request names nothing. Some old
+    versions have no field for it."""
+    without_field = {"DescribeLogDirs": 2, "OffsetFetch": 1}.get(api.name, -1)
     rule = rule_of({"api": api.name, "kind": "error", "error": "KAFKA_STORAGE_ERROR"})
-    request = api.request(acks=-1) if api.name == "Produce" else api.request()
     for version in range(api.min, api.max + 1):
-        assert encode_response(1, api, version, refused(api, request, KafkaError(rule.error, "text")))
+        request, empty = one_of_each(layout(api.request, version)), api.request()
+        if api.name == "Produce":  # one with acks=0 has no response
+            request.acks = empty.acks = -1
+        assert encode_response(1, api, version, refused(api, empty, KafkaError(rule.error, "text")))
+        encoded = b"".join(encode_response(1, api, version, refused(api, request, KafkaError(rule.error, "text"))))
+        frame = memoryview(encoded)[4:]
+        _, body_at = parse_response_header(frame, api, version)
+        told = errors_in(as_plain(parse(api.response, version, frame, body_at), version))
+        assert told == ([] if version <= without_field else ["KAFKA_STORAGE_ERROR"]), version
+
+
+def one_of_each(piece: Piece) -> Any:
+    """A request in which each list has one element."""
+    if isinstance(piece, Struct):
+        return piece.cls(**{name: one_of_each(member) for name, member in piece.members})
+    if isinstance(piece, Array):
+        return [one_of_each(piece.element)]
+    if isinstance(piece, Fixed):
+        return bytes(range(16)) if piece.code == UUID else 1
+    return "x" if isinstance(piece, Text) else b"x"

@@ -106,6 +106,17 @@ def test_a_failed_test_shows_that_the_broker_has_ended(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("kpybroker-*"))
 
 
+def test_a_paused_broker_is_named_to_the_tests_after_it(tmp_path: Path) -> None:
+    ended = session(
+        tmp_path,
+        "def test_one(kpybroker): kpybroker.pause()\n"
+        "def test_two(kpybroker): kpybroker.expect('orders', 1, 0)\n"
+        "def test_three(kpybroker): kpybroker.resume()\n",
+    )
+    assert "1 failed, 2 passed" in ended.stdout
+    assert re.search(r"broker 1 is paused; resume\(1\) lets it continue \(of 127\.0\.0\.1:\d+\)", ended.stdout)
+
+
 def test_a_failed_test_shows_its_last_requests(tmp_path: Path) -> None:
     """Those of the failed test, and at most 30; none of the test kit itself."""
     ended = session(
@@ -161,8 +172,13 @@ def test_a_marker_and_an_ini_option_set_what_a_fresh_broker_is_like(tmp_path: Pa
         "        with pytest.raises(Exception, match='message.max.bytes|max.message.bytes'):\n"
         "            kpybroker_fresh.send('t', 'x' * 90)\n"
         "    assert len(kpybroker_fresh.nodes) == 1\n"
-        "@pytest.mark.kpybroker(brokers=2)\n"
+        "@pytest.mark.kpybroker(brokers=2, settings={'num.partitions': 4}, api_versions={'ShareFetch': None})\n"
         "class TestOf:\n"
+        "    @pytest.mark.kpybroker(settings={'message.max.bytes': 1000})\n"
+        "    def test_settings_of_both(self, kpybroker_fresh):\n"
+        "        kpybroker_fresh.send('t', 'x' * 90)\n"
+        "        with pytest.raises(ValueError, match='no partition 4: it has 4'):\n"
+        "            kpybroker_fresh.send('t', 'x', partition=4)\n"
         "    def test_two(self, kpybroker_fresh):\n"
         "        assert len(kpybroker_fresh.bootstrap.split(',')) == 2\n",
     )
@@ -173,11 +189,8 @@ def test_a_marker_and_an_ini_option_set_what_a_fresh_broker_is_like(tmp_path: Pa
 @pytest.mark.parametrize(
     ("marker", "fixture", "told"),
     [
-        (
-            "broker=3",
-            "kpybroker_fresh",
-            "settings, brokers, secure and in_thread: got an unexpected keyword argument",
-        ),
+        ("broker=3", "kpybroker_fresh", "but not broker; did you mean brokers?"),
+        ("settings=['num.partitions']", "kpybroker_fresh", "are a mapping, such as {'num.partitions': 3}, not list"),
         ("{'num.partitions': 3}", "kpybroker_fresh", "name the arguments of @pytest.mark.kpybroker"),
         ("brokers=3", "kpybroker", "@pytest.mark.kpybroker needs the fixture kpybroker_fresh"),
     ],

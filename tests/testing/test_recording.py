@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,15 @@ def test_requests_are_found(broker: Broker, topic: str) -> None:
     assert produce.response_fields["responses"][0]["partition_responses"][0]["base_offset"] == 0
     assert recording.requests("Produce", client_id="other") == recording.requests("Produce", topic=other)
     assert len(recording.requests("Produce")) == len(recording.requests("Produce", node=1)) == 2
-    assert recording.requests("Produce", node=2) == []
+    refused: list[tuple[type[Exception], str, Any]] = [
+        (ValueError, "node=2: this recording is of broker 1", {"node": 2}),
+        (TypeError, "requests cannot be chosen by 'topc'; did you mean topic?", {"topc": topic}),
+        (TypeError, "topic=b'x': give text, not bytes", {"topic": b"x"}),
+        (TypeError, "where=5: give a function of a request", {"where": 5}),
+    ]
+    for kind, told, chosen in refused:
+        with pytest.raises(kind, match=re.escape(told)):
+            recording.requests("Produce", **chosen)
     assert recording.requests("Produce", where=lambda request: request.version < 3) == []
     assert {request.client_id for request in recording} == {"shop", "other"}
     assert len(recording) == len(recording.requests())

@@ -77,15 +77,38 @@ with Broker() as broker:
 """
 
 
+FORKING = SCRIPT.replace("import time", "import os, time").replace(
+    "    time.sleep(60)",
+    """    if os.fork() == 0:
+        broker.send("orders", "paid")
+        with Broker() as own:
+            own.send("orders", "paid")
+        try:
+            broker.fault("Produce", disconnect=True).__enter__()
+        except RuntimeError as refused:
+            print(refused, flush=True)
+        broker.close()
+        print(os.getpid(), flush=True)
+    time.sleep(60)
+    os._exit(0)""",
+)
+"""The child uses the broker of its parent and one of its own, and outlives the parent."""
+
+
 @pytest.mark.slow
-def test_nothing_survives_a_killed_test_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forks", [False, True])
+def test_nothing_survives_a_killed_test_process(forks: bool, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", FORKING if forks else SCRIPT], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdout is not None
         handles = [os.pidfd_open(int(pid)) for pid in process.stdout.readline().split()]
         assert len(handles) == 3
+        child = None
+        if forks:
+            assert f"this Broker belongs to process {process.pid}" in process.stdout.readline()
+            child = int(process.stdout.readline())
         assert len(list(tmp_path.iterdir())) == 1
         process.kill()
     for handle in handles:
@@ -97,3 +120,5 @@ def test_nothing_survives_a_killed_test_process(tmp_path: Path) -> None:
     while list(tmp_path.iterdir()):
         assert time.monotonic() < deadline, "the directory is not removed"
         time.sleep(0.01)
+    if child is not None:
+        os.kill(child, signal.SIGKILL)

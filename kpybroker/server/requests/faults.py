@@ -158,9 +158,10 @@ class Faults:
         return fault.hits
 
     def _follow(self) -> None:
-        """Update the interceptor after a change of the faults."""
+        """Update the interceptor after a change of the faults. The last one takes a request first, because the `with`
+        block of a test that began last is the innermost."""
         self._by_api.clear()
-        for fault in self._faults.values():
+        for fault in reversed(self._faults.values()):
             self._by_api.setdefault(fault.rule.api.key, []).append(fault)
         self._on_change()
 
