@@ -3,6 +3,8 @@ header."""
 
 from itertools import product
 
+from confluent_kafka.admin import AdminClient
+
 from compat_tests.conftest import MakeTopic
 from compat_tests.crafted import NOW_MS, Crafted, crafted, linked_lz4, records
 from kpybroker.errors import ErrorCode
@@ -41,14 +43,16 @@ def newest(conversation: Conversation, topic: str) -> tuple[int, int]:
 
 
 def test_records_that_no_consumer_can_read_are_refused(
-    conversation: Conversation, make_topic: MakeTopic, target_name: str
+    conversation: Conversation, make_topic: MakeTopic, target_name: str, admin: AdminClient
 ) -> None:
-    """Neither error code makes a client send the same bytes again."""
+    """Neither error code makes a client send the same bytes again. The topic is deleted, because DumpLogSegments, which
+    another test runs, cannot read what Apache Kafka accepts."""
     topic = make_topic()
     for (what, each), codec in product(CRAFTED.items(), Codec):
         code = put(conversation, topic, each.batch(codec))
         is_taken = what in TAKEN or (target_name == "kafka" and (what, codec) in TAKEN_BY_KAFKA)
         assert code in ((0,) if is_taken else (INVALID, UNKNOWN)), (what, codec.name)
+    admin.delete_topics([topic])[topic].result(30)
 
 
 def test_records_that_cannot_be_decompressed_are_refused(conversation: Conversation, make_topic: MakeTopic) -> None:

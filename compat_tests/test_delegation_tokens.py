@@ -459,15 +459,17 @@ def test_invalid_logins(doors: Doors, ann: SaslSocket, mechanism: str) -> None:
         ("TOKENAUTH=true", FAILED),
     ],
 )
-def test_the_extension(doors: Doors, ann: SaslSocket, extension: str, code: int) -> None:
+def test_the_extension(doors: Doors, ann: SaslSocket, extension: str, code: int, target_name: str) -> None:
     """The name must match exactly, the value is ignored, and no extension may occur twice.
 
-    Apache Kafka signs several extensions in the order of a hash table, and refuses `x=y,tokenauth=true`.
+    Apache Kafka signs several extensions in the order of a hash table, which differs from one start of the JVM to the
+    next: it accepts or refuses those whose order differs.
     """
+    has_order = target_name == "kafka" and code == 0 and "," in extension
     token = known(ann, created(ann))
     with sasl_socket(doors.port) as raw:
         told = raw.log_in("SCRAM-SHA-256", token.token_id, password_of(token), extensions=extension)
-        assert told.error_code == code
+        assert told.error_code in ((code, FAILED) if has_order else (code,))
 
 
 # ---- Kafka's tools, and a restart

@@ -40,13 +40,15 @@ def test_every_file_is_valid_for_kafka(
         broker.kill9()
         broker.restart()
         broker.stop()
-    kinds = dump_everything(broker.data)
-    assert kinds[".log"] >= 10
-    assert min(kinds[".index"], kinds[".timeindex"], kinds[".snapshot"], kinds[".checkpoint"]) >= 1
-    committed = [log for log in broker.data.glob("__consumer_offsets-*/*.log") if log.stat().st_size]
-    offsets = [dump([log], "--offsets-decoder") for log in committed]
-    assert any(varied in text for text in offsets)
-    [metadata] = [dump(sorted((broker.data / METADATA).glob("*.log")), "--cluster-metadata-decoder")]
-    assert varied in metadata
-    assert "TOPIC_RECORD" in metadata
-    broker.restart()
+    try:
+        kinds = dump_everything(broker.data)
+        assert kinds[".log"] >= 10
+        assert min(kinds[".index"], kinds[".timeindex"], kinds[".snapshot"], kinds[".checkpoint"]) >= 1
+        committed = [log for log in broker.data.glob("__consumer_offsets-*/*.log") if log.stat().st_size]
+        offsets = [dump([log], "--offsets-decoder") for log in committed]
+        assert any(varied in text for text in offsets)
+        [metadata] = [dump(sorted((broker.data / METADATA).glob("*.log")), "--cluster-metadata-decoder")]
+        assert varied in metadata
+        assert "TOPIC_RECORD" in metadata
+    finally:
+        broker.restart()
