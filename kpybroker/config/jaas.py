@@ -14,11 +14,11 @@ from typing import NamedTuple
 from kpybroker.errors import ConfigError
 
 BLANK = re.compile(r"(?>[\0-\x20]|/\*.*?(?:\*/|\Z)|/[^\n\r]*)*+", re.DOTALL)
-TOKEN = re.compile(
+TOKEN = (
     r"""(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\\n\r])*)(?P=quote)|"""
-    r"""(?P<word>[A-Za-z_$\xa0-\U0010ffff][A-Za-z0-9_.$\xa0-\U0010ffff-]*)|(?P<symbol>[=;])""",
-    re.DOTALL,
+    r"""(?P<word>[A-Za-z_$\xa0-\U0010ffff][A-Za-z0-9_.$\xa0-\U0010ffff-]*)|(?P<symbol>[=;])"""
 )
+"""Compiled when the first text is read, because that takes 4 ms, and most brokers have no logins."""
 ESCAPE = re.compile(r"\\(?:([0-3][0-7]{2}|[0-7]{1,2})|(.))", re.DOTALL)
 ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 FLAGS = ("required", "requisite", "sufficient", "optional")
@@ -84,9 +84,10 @@ def _tokens(setting: str, text: str) -> tuple[list[str], str]:
     """The words of the text, and a string with the kind of each token, in which `w` stands for a word."""
     if len(text) > TEXT_MAX:
         raise ConfigError(f"{setting}: longer than {TEXT_MAX} characters")
+    token = re.compile(TOKEN, re.DOTALL)
     words, symbols, at = [], [], _begin(text, 0)
     while at < len(text):
-        found = TOKEN.match(text, at)
+        found = token.match(text, at)
         if found is None:
             raise ConfigError(
                 f"{setting}: at character {at + 1}, a quotation mark is missing, or a value has to be quoted; {FORM}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kpybroker.shares.batches import StateBatch
 from kpybroker.shares.keys import ShareKey
 
 
-@dataclass(frozen=True, slots=True)
-class Initialize:
+class Initialize(NamedTuple):
     """Begin the state of a share partition, in place of an earlier one. Answered with None.
 
     If a leader has used the state that this state epoch began, nothing changes: the command is a late retry.
@@ -23,8 +23,7 @@ class Initialize:
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """Read the state for a new leader of the partition, and fence earlier leaders. Answered with the ShareState.
 
     Raises INVALID_REQUEST if the state was never initialized; FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION.
@@ -34,8 +33,7 @@ class Read:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(NamedTuple):
     """Merge batches into the state. Answered with None.
 
     Raises INVALID_REQUEST if the state was never initialized, or for impossible batches; FENCED_LEADER_EPOCH,
@@ -50,15 +48,13 @@ class Write:
     batches: Sequence[StateBatch]
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(NamedTuple):
     """Delete the state. Answered with None, even if there is none. Raises UNKNOWN_TOPIC_OR_PARTITION."""
 
     key: ShareKey
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSummary:
+class ReadSummary(NamedTuple):
     """Read the state without fencing leaders. Answered with the ShareState, or None. Raises
     UNKNOWN_TOPIC_OR_PARTITION."""
 

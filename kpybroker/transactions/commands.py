@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kpybroker.topics import TopicPartition
 from kpybroker.transactions.transaction import Transaction, TransactionState
@@ -18,8 +19,7 @@ class ProducerIdWanted:
     """The result of a command that needs a new producer id. The caller repeats the command with one."""
 
 
-@dataclass(frozen=True, slots=True)
-class InitProducerId:
+class InitProducerId(NamedTuple):
     """Start a producer, or let it continue after an error. The result is (producer id, epoch), or ProducerIdWanted.
 
     Raises INVALID_TRANSACTION_TIMEOUT; PRODUCER_FENCED if there is a newer producer; CONCURRENT_TRANSACTIONS also while
@@ -33,8 +33,7 @@ class InitProducerId:
     new_producer_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AddPartitions:
+class AddPartitions(NamedTuple):
     """Add partitions to the transaction. The result is None. Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
 
     transactional_id: str
@@ -44,8 +43,7 @@ class AddPartitions:
     client_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Verify:
+class Verify(NamedTuple):
     """Check whether the transaction has these partitions. The result is the missing partitions. Raises the same errors
     as AddPartitions."""
 
@@ -55,8 +53,7 @@ class Verify:
     partitions: Sequence[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """Commit or abort. The result is the producer id and epoch of the next transaction, or ProducerIdWanted.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE.
@@ -76,23 +73,20 @@ class AwaitEndings:
     list, send the command again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(NamedTuple):
     """Report that every partition has its marker. Has no effect if the transactional id has started another
     transaction."""
 
     ending: Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Describe:
+class Describe(NamedTuple):
     """Describe a transactional id. The result is the Transaction. Raises TRANSACTIONAL_ID_NOT_FOUND."""
 
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListAll:
+class ListAll(NamedTuple):
     """List transactions. The result is the Transactions that match; empty filters match everything.
 
     running_ms: list only transactions that began more than this number of milliseconds ago, or that have not begun; if

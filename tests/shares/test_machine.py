@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -148,7 +147,7 @@ def test_unknown_topics_and_partitions_are_refused() -> None:
     stage.image = image_of([])
     for command in (Initialize(key(), 1, 0), Read(key(), 0), write(), Delete(key()), ReadSummary(key())):
         assert stage.code(command) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        negative = replace(command, key=key(partition=-1))
+        negative = command._replace(key=key(partition=-1))
         assert stage.code(negative) == ErrorCode.INVALID_REQUEST
 
 

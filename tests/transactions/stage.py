@@ -60,7 +60,7 @@ class Stage:
         found = answers.get(self.tickets)
         if isinstance(found, ProducerIdWanted):
             self.ids += 1
-            found = self.ask(replace(command, new_producer_id=1000 + self.ids)).get(self.tickets)
+            found = self.ask(command._replace(new_producer_id=1000 + self.ids)).get(self.tickets)
         return found.code if isinstance(found, KafkaError) else found
 
     def begin(self, name: str = "t", timeout_ms: int = 60_000) -> tuple[int, int]:

@@ -26,8 +26,7 @@ MayDescribe = Callable[[str], bool]
 """Returns whether the sender of a heartbeat may describe a topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(NamedTuple):
     """JoinGroup. The result is a join_group.Response, possibly much later."""
 
     request: join_group.Request
@@ -39,15 +38,13 @@ class Join:
     """Whether the client supports skip_assignment (v9, KIP-814)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(NamedTuple):
     """SyncGroup. The result is a sync_group.Response once the leader's assignment has committed."""
 
     request: sync_group.Request
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(NamedTuple):
     """Heartbeat. The result is an ErrorCode."""
 
     group_id: str
@@ -56,16 +53,14 @@ class Heartbeat:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(NamedTuple):
     """LeaveGroup. The result is a list with one ErrorCode for each member, in order."""
 
     group_id: str
     members: Sequence[leave_group.MemberIdentity]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerHeartbeat:
+class ConsumerHeartbeat(NamedTuple):
     """ConsumerGroupHeartbeat (KIP-848). The result is a consumer_group_heartbeat.Response.
 
     Raises: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
@@ -79,15 +74,13 @@ class ConsumerHeartbeat:
     """For regular expressions. None without an authorizer, which allows every topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeConsumerGroup:
+class DescribeConsumerGroup(NamedTuple):
     """ConsumerGroupDescribe. The result is a consumer_group_describe.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShareHeartbeat:
+class ShareHeartbeat(NamedTuple):
     """ShareGroupHeartbeat (KIP-932). The result is a share_group_heartbeat.Response.
 
     Raises: INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_MAX_SIZE_REACHED.
@@ -98,22 +91,19 @@ class ShareHeartbeat:
     client_host: str
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeShareGroup:
+class DescribeShareGroup(NamedTuple):
     """ShareGroupDescribe. The result is a share_group_describe.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListSharePartitions:
+class ListSharePartitions(NamedTuple):
     """List the initialized share partitions as (topic id, partition). The list of an unknown group is empty."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class AlterShareOffsets:
+class AlterShareOffsets(NamedTuple):
     """Set the start offsets of share partitions of a topic, in a group without members; creates the group if needed.
 
     The result is the ErrorCode of the topic, once the share coordinator has stored the offsets. Raises:
@@ -126,8 +116,7 @@ class AlterShareOffsets:
     """The start offsets by partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteShareOffsets:
+class DeleteShareOffsets(NamedTuple):
     """Delete the share partitions of a topic, in a group without members. Without a topic id, only check the group.
 
     The result is the ErrorCode of the topic, once the share coordinator has deleted the share partitions; it is
@@ -144,16 +133,14 @@ class AwaitErrands:
     errands. After an empty list, send the command again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrandDone:
+class ErrandDone(NamedTuple):
     """Report that a share coordinator has executed an errand, or has refused it with this code. The result is None."""
 
     errand: Any
     code: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class StreamsHeartbeat:
+class StreamsHeartbeat(NamedTuple):
     """StreamsGroupHeartbeat (KIP-1071); answered with a StreamsBeat. The caller has checked what does not depend on the
     group.
 
@@ -182,15 +169,13 @@ class StreamsBeat(NamedTuple):
     """The internal topics to create, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeStreamsGroup:
+class DescribeStreamsGroup(NamedTuple):
     """Answered with streams_group_describe.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionCommit:
+class PartitionCommit(NamedTuple):
     """One offset to commit."""
 
     partition: int
@@ -199,8 +184,7 @@ class PartitionCommit:
     metadata: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommitOffsets:
+class CommitOffsets(NamedTuple):
     """OffsetCommit and TxnOffsetCommit. The result is a list with an ErrorCode for each partition, in order.
 
     The caller must have verified the transaction. Raises: GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION if the client does not
@@ -220,8 +204,7 @@ class CommitOffsets:
     """(producer id, epoch) of the transaction that must commit before the offsets take effect; else None."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndTransaction:
+class EndTransaction(NamedTuple):
     """End a transaction: the offsets that its producer committed in it take effect or are dropped. The result is None.
 
     The caller must have checked that the marker may be written.
@@ -230,8 +213,7 @@ class EndTransaction:
     marker: Marker
 
 
-@dataclass(frozen=True, slots=True)
-class FetchOffsets:
+class FetchOffsets(NamedTuple):
     """OffsetFetch. The result is a list of (topic, [(partition, Committed or None)]), which has all offsets of the
     group if `topics` is None.
 
@@ -247,8 +229,7 @@ class FetchOffsets:
     require_stable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteOffsets:
+class DeleteOffsets(NamedTuple):
     """OffsetDelete. The result is the topics to which the group subscribes; their offsets are not deleted.
 
     Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
@@ -258,15 +239,13 @@ class DeleteOffsets:
     topics: Sequence[tuple[str, Sequence[int]]]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeGroup:
+class DescribeGroup(NamedTuple):
     """DescribeGroups. The result is a describe_groups.DescribedGroup. Raises GROUP_ID_NOT_FOUND."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListGroups:
+class ListGroups(NamedTuple):
     """ListGroups. The result is a list of list_groups.ListedGroup. Empty filters match everything; filters ignore
     case."""
 
@@ -274,8 +253,7 @@ class ListGroups:
     types: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteGroup:
+class DeleteGroup(NamedTuple):
     """Delete a group and its offsets. The result is True if the command must be sent again to delete the rest.
 
     Raises: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
@@ -284,8 +262,7 @@ class DeleteGroup:
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class DropTopics:
+class DropTopics(NamedTuple):
     """Delete all offsets of deleted topics. The result is True if the command must be sent again to delete the rest.
 
     Offsets of a topic that was recreated with the same name stay, because they have its new id.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 from kpybroker.groups.consumer.group import ConsumerGroup
@@ -41,7 +40,7 @@ def _takes_every_epoch(decide: Callable[..., Outcome]) -> Callable[..., Outcome]
         if isinstance(command, AddPartitions | End | Verify):
             known = machine.transactions.get(command.transactional_id)
             if known is not None:
-                command = replace(command, producer_epoch=known.producer_epoch)
+                command = command._replace(producer_epoch=known.producer_epoch)
         return decide(machine, ticket, command, now)
 
     return credulous
