@@ -20,7 +20,14 @@ from tests.cli.shell import kpybroker_process
 
 ROOT = pages.ROOT
 ALL: Any = get_command(app)
-LONG = ("docs/developing.md", "docs/recipes.md", "docs/testing.md", "docs/tutorial.md", "docs/work-queue.md")
+LONG = (
+    "docs/developing.md",
+    "docs/recipes.md",
+    "docs/record-filters.md",
+    "docs/testing.md",
+    "docs/tutorial.md",
+    "docs/work-queue.md",
+)
 RUN_HERE = ("README.md", *LONG)
 RUN_ELSEWHERE = {
     "docs/archive.md": "compat_tests/test_archive_page.py",
@@ -107,7 +114,9 @@ def command_lines(page: str) -> list[str]:
     text = text_of(page)
     lines = re.findall(r"`(kpybroker [a-z][^`]*)`", text)
     for block in re.findall(r"^ *```sh\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
-        lines += re.findall(r"(?:^|\| )(kpybroker [a-z].*?)(?: &| \||  #|;|\)|$)", block, re.MULTILINE)
+        lines += re.findall(
+            r"(?:^|\| )(kpybroker [a-z](?:'[^'\n]*'|[^'\n])*?)(?: &| \||  #|;|\)|$)", block, re.MULTILINE
+        )
     return [" ".join(line.split()) for line in lines if not line.startswith("kpybroker ready")]
 
 

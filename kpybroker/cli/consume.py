@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from typing import Annotated, NamedTuple
 
 import typer
@@ -15,14 +16,19 @@ from kpybroker.cli.times import TIME_HELP, parse_time
 from kpybroker.client.client import EARLIEST, LATEST, Client
 from kpybroker.errors import ConfigError
 from kpybroker.wire.records.batch import Record
+from kpybroker.wire.records.record_filter import parse_filter
+
+Wanted = Callable[[Record], bool]
 
 
 class _Printer:
-    """Prints the records that match, at most `count_max` of them."""
+    """Prints the records for which `wanted` returns true, at most `count_max` of them."""
 
-    def __init__(self, show: record_format.Show, grep: re.Pattern[bytes] | None, count_max: int | None) -> None:
+    def __init__(
+        self, show: record_format.Show, wanted: Callable[[Record], bool] | None, count_max: int | None
+    ) -> None:
         self._show = show
-        self._grep = grep
+        self._wanted = wanted
         self._left = count_max
         self._is_terminal = sys.stdout.isatty()
 
@@ -35,7 +41,7 @@ class _Printer:
             if self.is_done:
                 break
             looked_at += 1
-            if self._grep is not None and not self._matches(record):
+            if self._wanted is not None and not self._wanted(record):
                 continue
             line = self._show(partition, record)
             if isinstance(line, str):
@@ -52,10 +58,6 @@ class _Printer:
     @property
     def is_done(self) -> bool:
         return self._left == 0
-
-    def _matches(self, record: Record) -> bool:
-        assert self._grep is not None
-        return any(part is not None and self._grep.search(part) for part in (record.key, record.value))
 
 
 class _ReadOptions(NamedTuple):
@@ -91,6 +93,14 @@ Grep = Annotated[
     str | None,
     typer.Option("--grep", metavar="REGEX", help="Only records whose key or value matches (Python's re)."),
 ]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="EXPRESSION",
+        help="Only records that match, such as 'tag == \"new\" and not tombstone' (see docs/record-filters.md).",
+    ),
+]
 Format = Annotated[
     str | None,
     typer.Option(
@@ -117,6 +127,7 @@ def consume(
     partition: options.Partition = None,
     count_max: Annotated[int | None, typer.Option("--max", metavar="N", min=1, help="Stop after N records.")] = None,
     follow: Annotated[bool, options.flag("--follow", "Continue with new records, until Ctrl-C.")] = False,
+    where: Where = None,
     grep: Grep = None,
     format_: Format = None,
     key_separator: KeySeparator = "\t",
@@ -133,7 +144,7 @@ def consume(
     show = record_format.json_of(topic) if as_json else record_format.plain(os.fsencode(key_separator))
     if format_ is not None:
         show = record_format.template(topic, format_)
-    printer = _Printer(show, None if grep is None else _pattern(grep), count_max)
+    printer = _Printer(show, _choice(where, grep), count_max)
     wanted = _ReadOptions(time_ms, offset, tail, partition, group, follow or not chosen)
 
     async def read(client: Client) -> None:
@@ -157,11 +168,26 @@ def _check(starts: list[str], *, has_group: bool, has_two_forms: bool) -> None:
         raise ConfigError("--json and --format cannot be used together; give one of them")
 
 
-def _pattern(text: str) -> re.Pattern[bytes]:
+def _choice(where: str | None, grep: str | None) -> Wanted | None:
+    """Whether a record is to be printed; None for all. Raises ConfigError."""
+    if where is None:
+        return None if grep is None else _grepped(grep)
     try:
-        return re.compile(os.fsencode(text))
+        matches = parse_filter(where).matches
+    except ConfigError as error:
+        raise ConfigError(f"--where: {error}") from None
+    if grep is None:
+        return matches
+    is_found = _grepped(grep)
+    return lambda record: matches(record) and is_found(record)
+
+
+def _grepped(text: str) -> Wanted:
+    try:
+        pattern = re.compile(os.fsencode(text))
     except re.error as error:
         raise ConfigError(f"--grep {text!r} is not a regular expression: {error}") from None
+    return lambda record: any(part is not None and pattern.search(part) for part in (record.key, record.value))
 
 
 async def _consume(client: Client, topic: str, wanted: _ReadOptions, printer: _Printer) -> None:

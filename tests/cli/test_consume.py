@@ -90,6 +90,9 @@ def test_only_matching_records_are_printed(shell: Shell, topic: str) -> None:
     shell("produce", topic, "--key-separator", "=", stdin=b"error=one\nok=two\nok=an error\n")
     assert shell("consume", topic, "--from-beginning", "--grep", "err.r").out == "error\tone\nok\tan error\n"
     assert shell("consume", topic, "--from-beginning", "--grep", "^ok$", "--max", "1").out == "ok\ttwo\n"
+    assert shell("consume", topic, "--from-beginning", "--where", "key == 'ok'").out == "ok\ttwo\nok\tan error\n"
+    both = shell("consume", topic, "--from-beginning", "--where", "key == 'ok'", "--grep", "err.r")
+    assert both.out == "ok\tan error\n"
 
 
 def test_a_format(shell: Shell, topic: str) -> None:

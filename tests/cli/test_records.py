@@ -200,6 +200,7 @@ def test_offsets_outside_a_log_are_refused(shell: Shell, topic: str) -> None:
         (("consume", "t", "--tail", "1", "--offset", "1"), 2, "--tail and --offset"),
         (("consume", "t", "--group", "g", "--tail", "1"), 2, "groups reset"),
         (("consume", "t", "--grep", "("), 2, "--grep"),
+        (("consume", "t", "--where", "key = 'a'"), 2, "--where: expected one of ==, !=, in, prefix, found ="),
         (("consume", "t", "--format", "{nothing}"), 2, "{nothing}"),
         (("consume", "t", "--format", "{key:5}"), 2, "--format"),
         (("consume", "t", "--format", "%o %v"), 2, "write, for example, '{offset} {value}'"),
