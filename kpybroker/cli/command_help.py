@@ -49,14 +49,19 @@ def _option_name(option: Any) -> str:
     return ", ".join(sorted(option.opts, key=len)) + takes
 
 
+def _add_command_config(params: list[Any]) -> None:
+    """Add --command-config to a command that connects to a broker."""
+    at = next((at for at, each in enumerate(params) if each.name == "bootstrap"), None)
+    if at is not None:
+        params.insert(at + 1, command_config_option())
+
+
 class Command(TyperCommand):
     """A command whose help is a HelpPage. Commands that connect to a broker also accept --command-config."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        at = next((at for at, each in enumerate(self.params) if each.name == "bootstrap"), None)
-        if at is not None:
-            self.params.insert(at + 1, command_config_option())
+        _add_command_config(self.params)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(page_of(self, ctx.command_path).render())
@@ -66,6 +71,10 @@ class CommandGroup(TyperGroup):
     """A group of commands whose help is a HelpPage."""
 
     command_class = Command
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _add_command_config(self.params)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(page_of(self, ctx.command_path).render())

@@ -31,7 +31,7 @@ COMMANDS = {
         "status:status",
         "Show the cluster on one screen: nodes, controller, under-replicated partitions, disks, groups with lag.",
     ),
-    "cluster": ("status:cluster", "Show the cluster's id, controller, voters, features and partitions."),
+    "cluster": ("cluster:app", "Show the cluster's id, controller, voters, features and partitions."),
     "brokers": ("status:brokers_app", "List the brokers of the cluster, or unregister one."),
     "topics": ("topics:app", "Create, list, describe, delete, alter and trim topics."),
     "groups": ("groups:app", "List, describe, reset and delete groups, and handle their dead letters."),

@@ -1,4 +1,4 @@
-"""`kpybroker status`, `cluster` and `brokers`: show the cluster on one screen, and unregister brokers."""
+"""`kpybroker status` and `brokers`: show the cluster on one screen, and unregister brokers."""
 
 from __future__ import annotations
 
@@ -85,30 +85,14 @@ def status(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None,
     async def show(client: Client) -> None:
         screen = await look(client, with_groups=True)
         if as_json:
-            show_json(_as_json(screen))
+            show_json(facts_of(screen))
             return
-        _show_cluster(screen)
+        show_cluster(screen)
         show_line("")
         _show_nodes(screen.nodes or [])
         if screen.groups:
             show_line("")
             _show_groups(screen.groups)
-
-    options.run(show)
-
-
-def cluster(
-    bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False
-) -> None:
-    """Show the cluster's id, controller, voters, features and partitions."""
-
-    async def show(client: Client) -> None:
-        screen = await look(client, with_groups=False)
-        if as_json:
-            facts = _as_json(screen)
-            show_json({name: facts[name] for name in ("cluster", "controller", "features", "partitions", "unknown")})
-        else:
-            _show_cluster(screen)
 
     options.run(show)
 
@@ -162,7 +146,7 @@ def unregister(
     options.run(forget)
 
 
-def _show_cluster(screen: Screen) -> None:
+def show_cluster(screen: Screen) -> None:
     facts = [("cluster", screen.cluster or "-")]
     if screen.quorum is not None:
         facts.append(("controller", _controller(screen.quorum)))
@@ -221,7 +205,7 @@ def _show_groups(groups: Sequence[Overview]) -> None:
         show_line(f"... and {len(ordered) - GROUPS_SHOWN} more: `kpybroker groups list`")
 
 
-def _as_json(screen: Screen) -> dict[str, Any]:
+def facts_of(screen: Screen) -> dict[str, Any]:
     quorum, partitions = screen.quorum, screen.partitions
     return {
         "cluster": screen.cluster,

@@ -112,7 +112,7 @@ def families() -> list[tuple[str, ...]]:
         command: Any = get_command(app)
         for name in path:
             command = command.commands[name]
-        if hasattr(command, "commands"):
+        if hasattr(command, "commands") and not command.invoke_without_command:
             found.append(path)
     return found
 

@@ -1,0 +1,166 @@
+"""Asks a running cluster, of kpybroker or Apache Kafka, what this version of kpybroker would not serve of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from kpybroker.cli import cluster_facts, group_facts
+from kpybroker.client.client import Client, check
+from kpybroker.config import parse_config
+from kpybroker.config.effect import KEYS, key_of
+from kpybroker.config.key import Effect
+from kpybroker.config.properties import did_you_mean, is_of_others
+from kpybroker.config.resource_type import ResourceType
+from kpybroker.controller.features import SUPPORTED_FEATURES
+from kpybroker.errors import ConfigError
+from kpybroker.wire.api import API
+from kpybroker.wire.rpc import api_versions, describe_configs
+
+PREVENTS, IGNORED, UNKNOWN = "prevents", "ignored", "unknown"
+LEVELS = {
+    PREVENTS: "a broker of kpybroker cannot serve this cluster, or not this topic, as it is",
+    IGNORED: "the setting is accepted and has no effect",
+    UNKNOWN: "this cannot be checked from outside",
+}
+SET = {1, 2, 3, 4}
+"""The sources of settings that are not defaults: of the topic, the broker, all brokers and the properties file."""
+GROUP_TYPES = ("classic", "consumer", "share", "streams")
+AT_ONCE = 100
+"""The number of topics in one DescribeConfigs."""
+
+
+class Finding(NamedTuple):
+    """Something that would not be as it is now."""
+
+    level: str
+    where: str
+    what: str
+    why: str
+
+
+class Checked(NamedTuple):
+    """The result of a check, and how much was looked at."""
+
+    findings: list[Finding]
+    brokers: int
+    topics: int
+    groups: int
+
+    @property
+    def is_prevented(self) -> bool:
+        """Whether kpybroker could not serve the cluster as it is."""
+        return any(each.level == PREVENTS for each in self.findings)
+
+
+async def look(client: Client) -> Checked:
+    """Look at the features, the APIs, the settings of all brokers and topics, and the groups. Raises KafkaError,
+    OSError, CommandFailed."""
+    told = await cluster_facts.api_versions_of(client)
+    findings = [*of_features(told), *of_apis(told)]
+    nodes = await cluster_facts.nodes(client)
+    for node in nodes:
+        rows = await _settings(client, ResourceType.BROKER, [str(node.node_id)], node.node_id)
+        findings += of_settings(ResourceType.BROKER, rows)
+    topics = sorted(await client.metadata())
+    for start in range(0, len(topics), AT_ONCE):
+        rows = await _settings(client, ResourceType.TOPIC, topics[start : start + AT_ONCE], None)
+        findings += of_settings(ResourceType.TOPIC, rows)
+    groups = await group_facts.list_all(client)
+    findings += [
+        Finding(PREVENTS, f"group {row.group_id}", f"type {row.group_type}", "groups of this type are not served")
+        for row in groups
+        if row.group_type and row.group_type.lower() not in GROUP_TYPES
+    ]
+    return Checked(_once(findings), len(nodes), len(topics), len(groups))
+
+
+def _once(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, with what is the same on several brokers in one row; the serious ones first."""
+    places: dict[tuple[str, str, str], list[str]] = {}
+    for each in findings:
+        places.setdefault((each.level, each.what, each.why), []).append(each.where)
+    order = list(LEVELS)
+    merged = [Finding(level, _joined(where), what, why) for (level, what, why), where in places.items()]
+    return sorted(merged, key=lambda each: order.index(each.level))
+
+
+def _joined(places: list[str]) -> str:
+    kind = places[0].split(" ", 1)[0]
+    if len(places) == 1 or any(not place.startswith(f"{kind} ") for place in places):
+        return ", ".join(places)
+    return f"{kind}s {', '.join(place.split(' ', 1)[1] for place in places)}"
+
+
+def of_features(told: api_versions.Response) -> Iterator[Finding]:
+    """The finalized features whose level is not served here."""
+    for row in told.finalized_features:
+        low, high = SUPPORTED_FEATURES.get(row.name, (0, 0))
+        if not low <= row.max_version_level <= high:
+            served = f"level {low} to {high}" if row.name in SUPPORTED_FEATURES else "no level of it"
+            yield Finding(PREVENTS, "cluster", f"{row.name}={row.max_version_level}", f"this version serves {served}")
+
+
+def of_apis(told: api_versions.Response) -> Iterator[Finding]:
+    """The APIs of the cluster that are not served here."""
+    served = {row.key for row in API}
+    for row in told.api_keys:
+        if row.api_key not in served:
+            yield Finding(IGNORED, "cluster", f"API {row.api_key}", "clients that need this API are refused")
+
+
+async def _settings(
+    client: Client, kind: int, names: list[str], node: int | None
+) -> list[describe_configs.DescribeConfigsResult]:
+    asked = [
+        describe_configs.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        for name in names
+    ]
+    response = await client.ask("DescribeConfigs", describe_configs.Request(resources=asked), node=node)
+    for row in response.results:
+        check(row.error_code, row.error_message)
+    return list(response.results)
+
+
+def of_settings(kind: int, rows: Iterable[describe_configs.DescribeConfigsResult]) -> Iterator[Finding]:
+    """The settings of brokers or topics that were set there, and would be refused or have no effect here."""
+    for resource in rows:
+        own = {1} if kind == ResourceType.TOPIC else SET
+        settings = [row for row in resource.configs if row.config_source in own]
+        where = f"{'topic' if kind == ResourceType.TOPIC else 'broker'} {resource.resource_name}"
+        found = [each for row in settings if (each := _of_setting(kind, where, row)) is not None]
+        yield from found
+        if kind == ResourceType.BROKER and all(each.level != PREVENTS for each in found):
+            yield from _of_all(where, {row.name: row.value for row in settings})
+
+
+def _of_setting(kind: int, where: str, row: describe_configs.DescribeConfigsResourceResult) -> Finding | None:
+    key, value = key_of(kind, row.name), row.value
+    if key is None:
+        if kind == ResourceType.BROKER and is_of_others(row.name):
+            return None
+        hint = did_you_mean(row.name, KEYS[kind]) or "; remove it"
+        return Finding(PREVENTS, where, row.name, f"there is no such setting here{hint}")
+    if value is None:
+        secret = "its value is secret; give it to the new broker"
+        return Finding(UNKNOWN, where, row.name, secret) if row.is_sensitive else None
+    shown = f"{row.name}={value}"
+    try:
+        key.parse(value)
+    except ConfigError as error:
+        return Finding(PREVENTS, where, shown, str(error))
+    if key.effect is Effect.REFUSED and key.asks(value):
+        return Finding(PREVENTS, where, shown, key.doc or "")
+    if key.effect is Effect.HARMLESS and key.asks(value):
+        return Finding(IGNORED, where, shown, key.doc or "it has no effect here")
+    return None
+
+
+def _of_all(where: str, settings: Mapping[str, str | None]) -> Iterator[Finding]:
+    """What a broker with these settings would say at its start, beyond what each setting tells by itself."""
+    known = {name: value for name, value in settings.items() if value is not None}
+    try:
+        parse_config(known)
+    except ConfigError as error:
+        level = PREVENTS if len(known) == len(settings) else UNKNOWN  # a secret that is missing may be the cause
+        yield Finding(level, where, "all settings", str(error).removeprefix("configuration: "))

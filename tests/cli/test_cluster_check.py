@@ -1,0 +1,105 @@
+"""Tests of `kpybroker cluster check`; the compat tests run it on Apache Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from kpybroker.cli import cluster_check
+from kpybroker.cli.cluster_check import IGNORED, PREVENTS, UNKNOWN, Finding
+from kpybroker.config.resource_type import ResourceType
+from kpybroker.testing import Broker
+from kpybroker.wire.api import API
+from kpybroker.wire.rpc import api_versions, describe_configs
+from tests.cli.shell import Shell
+
+TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(in_thread=True) as broker:
+        yield broker
+
+
+def test_nothing_prevents_a_cluster_of_its_own_kind(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell(broker.bootstrap, monkeypatch)
+    broker.topic("orders", config={"cleanup.policy": "compact"})
+    told = shell("cluster", "check")
+    seen = "1 brokers, 1 topics and 0 groups"
+    assert (told.code, told.out) == (0, f"{seen}: nothing prevents kpybroker from serving them\n")
+    broker.topic("orders", config={"preallocate": True})
+    [found] = json.loads(shell("cluster", "check", "--json").out)
+    assert (found["level"], found["what"]) == (IGNORED, "preallocate=true")
+    assert "LEVEL" in shell("cluster", "check").out
+    assert shell("cluster", "--json").out.startswith('{"cluster": ')
+
+
+def setting(
+    name: str, value: str | None, source: int = 4, *, is_sensitive: bool = False
+) -> describe_configs.DescribeConfigsResourceResult:
+    return describe_configs.DescribeConfigsResourceResult(
+        name=name, value=value, config_source=source, is_sensitive=is_sensitive
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "level", "why"),
+    [
+        (BROKER, setting("config.providers", "file"), PREVENTS, "Java classes are not run"),
+        (BROKER, setting("create.topic.policy.class.name", "org.example.Policy"), PREVENTS, "Java classes"),
+        (
+            BROKER,
+            setting("listener.name.external.principal.builder.class", "org.example.B"),
+            PREVENTS,
+            "Java classes are not run",
+        ),
+        (BROKER, setting("num.partitons", "3"), PREVENTS, "no such setting here; did you mean num.partitions?"),
+        (BROKER, setting("num.network.threads", "5"), IGNORED, "it has no effect here"),
+        (BROKER, setting("ssl.key.password", None, is_sensitive=True), UNKNOWN, "secret"),
+        (BROKER, setting("confluent.license", "x"), None, ""),
+        (BROKER, setting("num.partitions", "3"), None, ""),
+        (BROKER, setting("num.network.threads", "5", 5), None, "a default"),
+        (TOPIC, setting("remote.storage.enable", "true", 1), PREVENTS, "tier"),
+        (TOPIC, setting("retention.ms", "5", 1), None, ""),
+        (TOPIC, setting("num.network.threads", "5", 4), None, "a setting of the broker"),
+    ],
+)
+def test_a_setting_of_the_cluster(
+    kind: ResourceType, row: describe_configs.DescribeConfigsResourceResult, level: str | None, why: str
+) -> None:
+    found = list(
+        cluster_check.of_settings(kind, [describe_configs.DescribeConfigsResult(resource_name="7", configs=[row])])
+    )
+    assert [each.level for each in found] == ([] if level is None else [level])
+    for each in found:
+        assert each.where == f"{'broker' if kind == BROKER else 'topic'} 7"
+        assert why in each.why
+
+
+def test_settings_that_contradict_each_other() -> None:
+    """The same as at a start; if secrets are missing, these may be the cause."""
+    rows = [setting("listeners", "SASL_PLAINTEXT://127.0.0.1:9092"), setting("sasl.enabled.mechanisms", "GSSAPI")]
+    for hidden, level in (([], PREVENTS), ([setting("ssl.key.password", None, is_sensitive=True)], UNKNOWN)):
+        told = describe_configs.DescribeConfigsResult(resource_name="7", configs=[*rows, *hidden])
+        found = list(cluster_check.of_settings(BROKER, [told]))
+        assert (found[-1].level, found[-1].what) == (level, "all settings")
+        assert "GSSAPI" in found[-1].why
+
+
+def test_features_and_apis_that_are_not_served() -> None:
+    levels = {"metadata.version": 27, "group.version": 1, "queues.version": 2, "other.version": 0}
+    told = api_versions.Response(
+        finalized_features=[
+            api_versions.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in levels.items()
+        ],
+        api_keys=[api_versions.ApiVersion(api_key=key) for key in (API[0].key, 9999)],
+    )
+    assert list(cluster_check.of_features(told)) == [
+        Finding(PREVENTS, "cluster", "metadata.version=27", "this version serves level 30 to 30"),
+        Finding(PREVENTS, "cluster", "queues.version=2", "this version serves no level of it"),
+    ]
+    assert [each.what for each in cluster_check.of_apis(told)] == ["API 9999"]
