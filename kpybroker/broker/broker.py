@@ -95,11 +95,17 @@ class Broker:
             lambda: check_served(world, config, supported_features(config)),
         )
         broker = cls(world, config, *opened)
-        broker.quorum.on_damage(broker.background.fail)
-        await broker.quorum.start()
-        if broker.quorum.is_active:
-            broker.follow_metadata()
-        await broker.controller.load()
+        is_open = False
+        try:
+            broker.quorum.on_damage(broker.background.fail)
+            await broker.quorum.start()
+            if broker.quorum.is_active:
+                broker.follow_metadata()
+            await broker.controller.load()
+            is_open = True
+        finally:
+            if not is_open:  # the start is cancelled, or the log is damaged: the locks are released
+                await broker.close()
         return broker
 
     async def enter_quorum(self) -> None:

@@ -11,7 +11,7 @@
   null. `{"do": "retain and clean"}` applies retention and cleans logs.
 
 `recording_commands.py` has the commands about recorded requests. A response with `refused` contains the error in the
-command.
+command. A command with a `number` gets it back in the response.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ ADVANCE_MS_MAX = 100 * 366 * 86_400_000
 
 
 async def execute(server: Server, line: bytes) -> str:
-    """Execute one command and return the response as JSON."""
+    """Execute one command and return the response as JSON, with the `number` that the command may have."""
+    number = None
     try:
         command = json.loads(line)
         if not isinstance(command, dict):
             raise TypeError("a command is a JSON object")
-        do = command.pop("do", None)
+        number, do = command.pop("number", None), command.pop("do", None)
         if do in recording_commands.COMMANDS:
             answer = recording_commands.COMMANDS[do](server, command)
         elif do in COMMANDS:
@@ -46,7 +47,7 @@ async def execute(server: Server, line: bytes) -> str:
             raise ValueError(f"there is no command {do!r}{near}")
     except (ValueError, TypeError) as problem:
         answer = {"refused": str(problem)}
-    return json.dumps(answer)
+    return json.dumps(answer if number is None else {**answer, "number": number})
 
 
 async def _fault(server: Server, command: Mapping[str, Any]) -> dict[str, Any]:

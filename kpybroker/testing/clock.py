@@ -54,13 +54,14 @@ class Clock:
         paused or has ended by itself, or if none is running.
         """
         span_ms = _milliseconds(by)
+        nodes = self._nodes()
         with self._turn:
-            self._advance(by, span_ms)
+            self._advance(nodes, by, span_ms)
 
-    def _advance(self, by: str | timedelta, left_ms: int) -> None:
+    def _advance(self, running: Collection[ClusterNode], by: str | timedelta, left_ms: int) -> None:
         if self._ahead_ms + left_ms > AHEAD_MAX // _MS:
             raise ValueError(f"{by} is too much: the clock can be at most {AHEAD_MAX.days} days ahead in all")
-        nodes = [node for node in self._nodes() if node.is_running or node.ended() is not None]
+        nodes = [node for node in running if node.is_running or node.ended() is not None]
         if not nodes:
             raise RuntimeError("no broker is running, so nothing can expire; start the brokers first")
         grain_ms = max(left_ms // STEPS_MAX, 1)

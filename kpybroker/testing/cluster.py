@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,17 +20,19 @@ from kpybroker.cli.local_cluster import Ports, voters_among
 from kpybroker.client.recorded import RecordedRequest
 from kpybroker.errors import ConfigError
 from kpybroker.testing import damage, operations, weather
+from kpybroker.testing.arguments import whole_number
 from kpybroker.testing.clock import Clock
 from kpybroker.testing.cluster_plan import ClusterPlan, Versions
 from kpybroker.testing.cuts import Cuts, Pair
 from kpybroker.testing.fault import DiskFaultArguments, Fault, FaultArguments, Faults, disk_fault, request_fault
 from kpybroker.testing.kafka import Kafka
-from kpybroker.testing.node import BrokerStartError, ClusterNode, Follower, ReadyFacts
+from kpybroker.testing.node import START_TIMEOUT_S, BrokerStartError, ClusterNode, Follower, ReadyFacts, Turn
 from kpybroker.testing.output import BrokerOutput
 from kpybroker.testing.recording import Recording, Recordings, last_requests
 from kpybroker.testing.remover import remover
 from kpybroker.testing.snapshot import Snapshot, put_back, take
 from kpybroker.testing.spares import SPARES
+from kpybroker.testing.waiting import becomes_true
 
 
 class Cluster(Kafka):
@@ -70,9 +71,9 @@ class Cluster(Kafka):
         self._plan = ClusterPlan.of(
             brokers, config, secure=secure, in_thread=in_thread, api_versions=api_versions, port=port
         )
-        self._starting = threading.RLock()
-        """Held by the thread that starts and stops brokers. It is taken before the other one."""
-        self._telling = threading.RLock()
+        self._starting = Turn()
+        """Held by the thread that stops brokers, or starts their processes. It is taken before the other one."""
+        self._telling = Turn()
         """Held by the thread that tells brokers something, pauses them or ends them."""
         self._owner = os.getpid()
         """The process that created this object, which alone can control the brokers."""
@@ -130,7 +131,8 @@ class Cluster(Kafka):
     @property
     def client_properties(self) -> Path | None:
         """The file with the settings of a client that logs in; None if the cluster has no logins."""
-        return self._ready[1].client if 1 in self._ready else None
+        self._require_started()
+        return self._ready[1].client
 
     @property
     def http(self) -> list[str]:
@@ -155,12 +157,14 @@ class Cluster(Kafka):
 
     @property
     def running_nodes(self) -> list[int]:
-        """The ids of the brokers that run."""
+        """The ids of the brokers that run. Raises RuntimeError in a forked process."""
+        self._require_own()
         return [node.node_id for node in self._nodes.values() if node.is_running]
 
     def pid_of(self, node: int) -> int:
         """The process id of a broker. Raises RuntimeError if it is stopped."""
-        return self._node(node).pid
+        [found] = self._usable(node)
+        return found.pid
 
     def data_of(self, node: int) -> Path:
         """The directory with a broker's data. Change it only while the broker is stopped. Raises RuntimeError before
@@ -178,7 +182,7 @@ class Cluster(Kafka):
 
     def paused(self) -> list[str]:
         """The brokers that are paused, such as `broker 2 is paused; resume(2) lets it continue`."""
-        paused = (each.node_id for each in self._nodes.values() if each.is_running and not each.takes_commands)
+        paused = (each.node_id for each in self._nodes.values() if each.is_paused)
         return [f"broker {node_id} is paused; resume({node_id}) lets it continue" for node_id in paused]
 
     def start(self, node: int | None = None) -> Self:
@@ -187,33 +191,52 @@ class Cluster(Kafka):
         Raises BrokerStartError; RuntimeError after `close`, and for a single one of several brokers at the first start.
         """
         self._require_own()
-        with self._starting:
-            self._require_open()
-            if not self._nodes:
-                if node is not None and self._plan.brokers > 1:
-                    raise RuntimeError(f"broker {node} cannot serve without the others; call start() first")
-                self._open()
-                if Cluster.closed and not self._plan.is_in_thread:  # the tests start one cluster after another
-                    SPARES.keep(self._plan.brokers + 1)
-            with contextlib.ExitStack() as undo:
-                if not self._ready:
+        with contextlib.ExitStack() as undo:
+            with self._starting:
+                self._require_open()
+                if not self._nodes:
+                    if node is not None and self._plan.brokers > 1:
+                        raise RuntimeError(f"broker {node} cannot serve without the others; call start() first")
+                    self._open()
                     undo.callback(self.close)
-                self._start([each for each in self._chosen(node) if not each.is_running])
-                undo.pop_all()
-            Cluster.running.add(self)
+                    if Cluster.closed and not self._plan.is_in_thread:  # the tests start one cluster after another
+                        SPARES.keep(self._plan.brokers + 1)
+                chosen = self._chosen(node)
+                new = self._launch(chosen)
+            self._wait(new)
+            for each in chosen:
+                if each not in new:
+                    self._wait_for_other(each)
+            with self._starting:
+                self._require_open()
+                Cluster.running.add(self)
+            undo.pop_all()
         SPARES.refill()
         return self
 
-    def _start(self, nodes: Iterable[ClusterNode]) -> None:
-        for node in nodes:
+    def _launch(self, nodes: Iterable[ClusterNode]) -> list[ClusterNode]:
+        """Start the processes of those that do not run. Returns these, for which `_wait` waits."""
+        new = [each for each in nodes if not each.is_running]
+        for node in new:
             self._require_open()  # another thread may have closed it
             node.kill()  # the remains of a process that has ended
             node.start(self.clock.ahead_ms)
+        return new
+
+    def _wait(self, nodes: Iterable[ClusterNode]) -> None:
+        """Wait until these serve. Others may be started meanwhile: the first needs a majority of the controllers."""
         for node in nodes:
-            self._ready[node.node_id] = node.wait_until_ready()
+            facts = node.wait_until_ready()
             with self._telling:
-                for follower in self._followers:
+                self._ready[node.node_id] = facts
+                if not (node.takes_commands or node.is_paused):
+                    raise BrokerStartError(f"broker {node.node_id} {node.ended() or 'was stopped'} while it started")
+                for follower in self._followers if node.takes_commands else ():
                     follower.after_start(node)
+
+    def _wait_for_other(self, node: ClusterNode) -> None:
+        """Wait until a node serves that another thread has started, if it does not end."""
+        becomes_true(lambda _: node.takes_commands or node.is_paused or not node.is_running, START_TIMEOUT_S)
 
     def stop(self, node: int | None = None) -> None:
         """Stop a broker, or all, as SIGTERM does; a broker hands over what it leads first. Data and port are kept.
@@ -239,7 +262,8 @@ class Cluster(Kafka):
         nodes = self._usable(node)
         with self._starting:
             self._stop(nodes)
-            self.start(node)
+            new = self._launch(nodes)
+        self._wait(new)
 
     def kill(self, node: int | None = None) -> None:
         """End a broker, or all, as kill -9 does. Data and port are kept."""
@@ -256,6 +280,9 @@ class Cluster(Kafka):
         stopped."""
         nodes = self._usable(node)
         with self._telling:
+            for each in nodes:
+                if not each.is_running:
+                    raise RuntimeError(f"broker {each.node_id} {each.ended() or 'is stopped'}; call start() first")
             self._before_end(nodes)
             for each in nodes:
                 each.pause()
@@ -302,12 +329,12 @@ class Cluster(Kafka):
         nodes, directory = self._usable(), self._require_started()
         with self._starting:
             running = [node for node in nodes if node.is_running]
-            paused = [node for node in running if not node.takes_commands]
+            paused = [node for node in running if node.is_paused]
             self._stop(running)
             try:
                 yield directory
             finally:
-                self._start(running)
+                self._wait(self._launch(running))
                 for node in paused:
                     node.pause()
 
@@ -473,6 +500,7 @@ class Cluster(Kafka):
         for node in list(self._nodes.values()):
             node.kill()  # so that another thread waits no longer until it is ready
         with self._starting, self._telling:
+            Cluster.running.discard(self)
             for node in self._nodes.values():
                 node.kill()
             self._ports.close()
@@ -487,7 +515,7 @@ class Cluster(Kafka):
             return bootstrap
         if not self.running_nodes and not self.ended():
             raise RuntimeError(f"no broker of this {type(self).__name__} is running; call start() first")
-        order = sorted(self._nodes, key=lambda each: (not self._nodes[each].takes_commands, self._cuts.count(each)))
+        order = sorted(self._ready, key=lambda each: (not self._nodes[each].takes_commands, self._cuts.count(each)))
         return ",".join(self._ready[node].bootstrap for node in order)
 
     def _silent(self) -> list[str]:
@@ -531,6 +559,7 @@ class Cluster(Kafka):
         return list(self._nodes.values()) if node is None else [self._node(node)]
 
     def _node(self, node: int) -> ClusterNode:
+        whole_number("node", node)
         if node not in self.nodes:
             raise ValueError(f"there is no broker {node}: this {type(self).__name__} has {_listed(self.nodes)}")
         return self._nodes[node]

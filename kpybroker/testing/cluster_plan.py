@@ -58,7 +58,10 @@ class ClusterPlan(NamedTuple):
             raise ValueError(f"brokers={brokers}: must be from 1 to {BROKERS_MAX}")
         if secure and brokers > 1:
             raise ValueError("secure=True is for one broker; for several, set TLS and logins in config")
-        return cls(brokers, _checked(config) | _limited(api_versions), secure, in_thread, port)
+        settings, limits = _checked(config), _limited(api_versions)
+        if limits and served_versions.SETTING in settings:
+            raise ValueError(f"api_versions and the setting {served_versions.SETTING} contradict each other; give one")
+        return cls(brokers, settings | limits, secure, in_thread, port)
 
     def nodes(self, directory: Path, ports: Ports) -> list[PlannedNode]:
         """The nodes with their data below `directory`. Raises ConfigError for invalid settings."""

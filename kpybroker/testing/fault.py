@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypedDict
 
+from kpybroker.similar_names import meant
+from kpybroker.testing.arguments import whole_number
 from kpybroker.testing.node import ClusterNode, Turn
 from kpybroker.testing.waiting import becomes_true
 
@@ -74,7 +76,10 @@ class Fault:
         with contextlib.ExitStack() as undo:
             undo.callback(self.heal)
             for node in nodes:
-                self._inject(node, command)
+                if len(nodes) == 1 or node.takes_commands or node.is_paused:  # others get it after their start
+                    self._inject(node, command)
+            if not self._numbers:
+                raise RuntimeError("no broker runs, so none can have a fault; call start() first")
             undo.pop_all()
 
     def _inject(self, node: ClusterNode, command: Mapping[str, object]) -> None:
@@ -132,6 +137,7 @@ class Fault:
 
     def wait_hit(self, count: int = 1, timeout_s: float = HIT_TIMEOUT_S) -> None:
         """Wait until the fault has affected `count` requests. Raises AssertionError after `timeout_s`."""
+        whole_number("count", count)
         if not becomes_true(lambda _: self.hits >= count, timeout_s):
             raise AssertionError(
                 f"the fault of {self._of} was hit {self._known_hits} times within {timeout_s:g} s, not {count}"
@@ -195,8 +201,8 @@ class Faults:
 
 def request_fault(api: str, what: FaultArguments) -> dict[str, object]:
     """The command for a fault in requests. Raises ValueError unless there is exactly one effect, TypeError."""
-    fields: dict[str, object] = _given(what)
-    kinds = [kind for kind in KINDS if fields.get(kind) not in (None, False)]
+    fields: dict[str, object] = _given("a fault", what, FaultArguments.__annotations__)
+    kinds = [kind for kind in KINDS if fields.get(kind, False) is not False]
     if len(kinds) != 1:
         raise ValueError(
             f"give exactly one of {', '.join(KINDS[:-1])} and {KINDS[-1]}, not {' and '.join(kinds) or 'none'}"
@@ -213,10 +219,13 @@ def request_fault(api: str, what: FaultArguments) -> dict[str, object]:
     return command
 
 
-def _given(what: Mapping[str, object]) -> dict[str, object]:
-    """The arguments that are not None. Raises TypeError for those that no command can have."""
+def _given(what_for: str, what: Mapping[str, object], known: Collection[str]) -> dict[str, object]:
+    """The arguments that are not None. Raises ValueError for an unknown name, TypeError for a value that no command can
+    have."""
     fields = {name: value for name, value in what.items() if value is not None}
     for name, value in fields.items():
+        if name not in known:
+            raise ValueError(f"{what_for} has no {name!r}{meant(name, known)}")
         if name in EFFECTS and not isinstance(value, bool):
             raise TypeError(f"{name}={value!r}: give True or False")
         if not isinstance(value, str | int | float):
@@ -246,8 +255,8 @@ class DiskFaultArguments(TypedDict, total=False):
 
 def disk_fault(what: DiskFaultArguments) -> dict[str, object]:
     """The command for a fault of a disk. Raises ValueError unless there is exactly one effect, TypeError."""
-    fields = _given(what)
-    kinds = [kind for kind in DISK_KINDS if fields.get(kind) not in (None, False)]
+    fields = _given("a disk fault", what, DiskFaultArguments.__annotations__)
+    kinds = [kind for kind in DISK_KINDS if fields.get(kind, False) is not False]
     if len(kinds) != 1:
         told = " and ".join(kinds) or "none"
         raise ValueError(f"give exactly one of {', '.join(DISK_KINDS[:-1])} and {DISK_KINDS[-1]}, not {told}")

@@ -85,6 +85,12 @@ class ControlHandler(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         self._answer()
 
+    def do_PUT(self) -> None:
+        self._answer()
+
+    def do_PATCH(self) -> None:
+        self._answer()
+
     def _answer(self) -> None:
         self.close_connection = True
         try:

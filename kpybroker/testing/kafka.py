@@ -16,6 +16,7 @@ from typing import TypeVar
 from kpybroker.cli.json_lines import Outgoing
 from kpybroker.client.client import Client, CommandFailed, parse_bootstrap
 from kpybroker.testing import operations
+from kpybroker.testing.arguments import mapping, text, whole_number
 from kpybroker.testing.operations import ReceivedRecord
 from kpybroker.testing.secure_client import SecureClient
 from kpybroker.testing.waiting import becomes_true
@@ -47,6 +48,7 @@ class Kafka:
     def __init__(self, bootstrap: str, properties: Path | None = None) -> None:
         """`properties`: a file with the settings of a client, in the format of Apache Kafka's tools. Raises
         ConfigError."""
+        text("bootstrap", bootstrap)
         if bootstrap:
             parse_bootstrap(bootstrap)
         self._bootstrap = bootstrap
@@ -97,6 +99,11 @@ class Kafka:
         Otherwise the broker creates it at its first use. Characters that Kafka refuses in topic names, such as spaces
         and brackets, become `-`.
         """
+        text("prefix", prefix)
+        if partitions is not None:
+            whole_number("partitions", partitions)
+        if config is not None:
+            mapping("config", config, "{'retention.ms': 1000}")
         name = self._unique(_NOT_IN_TOPIC_NAMES.sub("-", prefix))
         if create or partitions is not None or config is not None:
             settings = {setting: as_setting(value) for setting, value in (config or {}).items()}
@@ -105,6 +112,7 @@ class Kafka:
 
     def group(self, prefix: str = "group") -> str:
         """A unique group id."""
+        text("prefix", prefix)
         return self._unique(prefix)
 
     def _now_ms(self) -> int:
@@ -132,10 +140,15 @@ class Kafka:
         time that Kafka cannot store and for a partition that does not exist, TypeError for headers that are not a
         mapping.
         """
+        text("topic", topic)
+        for name, number in (("partition", partition), ("timestamp_ms", timestamp_ms)):
+            if number is not None:
+                whole_number(name, number)
         if timestamp_ms is not None and not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
             raise ValueError(f"timestamp_ms={timestamp_ms}: must be from 0 to {TIMESTAMP_MS_MAX}")
         time_ms = self._now_ms() if timestamp_ms is None else timestamp_ms
-        records = [Outgoing(_encoded(key), _encoded(value), _headers(headers), partition, time_ms) for value in values]
+        sent = [_encoded("a value", value) for value in values]
+        records = [Outgoing(_encoded("key", key), value, _headers(headers), partition, time_ms) for value in sent]
         self._run(lambda client: operations.send(client, topic, records))
 
     def records(
@@ -157,6 +170,8 @@ class Kafka:
         `committed_only` as for `records`. Raises AssertionError after `timeout_s`, with the records that were found;
         ValueError if there are more than 100,000.
         """
+        text("topic", topic)
+        whole_number("count", count)
         found: list[ReceivedRecord] = []
 
         def is_met(left_s: float) -> bool:
@@ -182,7 +197,7 @@ class Kafka:
 
         A partition without a committed offset counts from its start.
         """
-        return self._run(lambda client: operations.lag(client, group, topic))
+        return self._run(lambda client: operations.standing(client, group, topic))[0]
 
     def wait_until_read(self, group: str, topic: str, timeout_s: float = EXPECT_TIMEOUT_S) -> None:
         """Wait until the group has committed the end of every partition of the topic.
@@ -190,13 +205,17 @@ class Kafka:
         Raises AssertionError after `timeout_s`, with the lag.
         """
 
+        lag, offsets = 0, dict[int, int]()
+
         def is_met(left_s: float) -> bool:
-            return self._run(lambda client: operations.lag(client, group, topic), left_s) == 0
+            nonlocal lag, offsets
+            lag, offsets = self._run(lambda client: operations.standing(client, group, topic), left_s)
+            return lag == 0
 
         if not becomes_true(is_met, timeout_s):
             raise AssertionError(
-                f"group {group} has not read {topic} within {timeout_s:g} s: its lag is {self.lag(group, topic)}, "
-                f"its committed offsets are {self.committed(group, topic) or 'none'}"
+                f"group {group} has not read {topic} within {timeout_s:g} s: its lag is {lag}, its committed offsets "
+                f"are {offsets or 'none'}"
             )
 
     def move_leader(self, topic: str, partition: int, to: int) -> None:
@@ -210,6 +229,7 @@ class Kafka:
     def move_coordinator(self, group: str, to: int) -> None:
         """Make a broker the coordinator of a group, as `move_leader` does. The topic `__consumer_offsets` must exist,
         which the first member or commit of any group creates."""
+        text("group", group)
         self._run(lambda client: operations.move_coordinator(client, group, to))
 
     @property
@@ -224,6 +244,7 @@ class Kafka:
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Delete the records of each partition before an offset, so that consumers that are behind it are out of
         range. Raises ValueError for a partition that does not exist."""
+        mapping("before", before, "{0: 100}")
         self._run(lambda client: operations.delete_records(client, topic, before))
 
     def remove_members(self, group: str) -> list[str]:
@@ -247,22 +268,32 @@ class Kafka:
         """The brokers that do not respond, and why, as far as that is known."""
         return []
 
-    def _run(self, scenario: Callable[[Client], Awaitable[T]], timeout_s: float = TIMEOUT_S) -> T:
-        """Run a scenario with its own connection and in its own thread, because the caller may have an event loop."""
-        timeout_s = min(max(timeout_s, ATTEMPT_S), TIMEOUT_S)
+    def _run(self, scenario: Callable[[Client], Awaitable[T]], at_most_s: float | None = None) -> T:
+        """Run a scenario with its own connection and in its own thread, because the caller may have an event loop.
+
+        `at_most_s`: how long it may take in all, but not less than ATTEMPT_S.
+        """
+        limit_s = None if at_most_s is None else max(at_most_s, ATTEMPT_S)
         try:
             with ThreadPoolExecutor(1) as thread:
-                return thread.submit(lambda: asyncio.run(self._with_client(scenario, timeout_s))).result()
+                return thread.submit(lambda: asyncio.run(self._with_client(scenario, limit_s))).result()
         except (CommandFailed, OSError) as error:
             for reason in self._silent():
                 error.add_note(reason)
             raise
 
-    async def _with_client(self, scenario: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
-        client = operations.client_of(self._addresses(), self.client_properties, timeout_s)
-        await client.start()
-        with contextlib.closing(client):
-            return await scenario(client)
+    async def _with_client(self, scenario: Callable[[Client], Awaitable[T]], limit_s: float | None) -> T:
+        addresses = self._addresses()
+        client = operations.client_of(addresses, self.client_properties, min(limit_s or TIMEOUT_S, TIMEOUT_S))
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                with contextlib.closing(client):
+                    await client.start()
+                    return await scenario(client)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise CommandFailed(f"{addresses} did not respond within {limit_s:.1f} s") from None
 
 
 def as_setting(value: object) -> str:
@@ -270,11 +301,17 @@ def as_setting(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _encoded(content: Bytes) -> bytes | None:
-    return content.encode() if isinstance(content, str) else content
+def _encoded(name: str, content: Bytes) -> bytes | None:
+    """Raises TypeError."""
+    if content is not None and not isinstance(content, str | bytes | bytearray | memoryview):
+        raise TypeError(f"{name} is {content!r}: give text, bytes or None, not {type(content).__name__}")
+    return content.encode() if isinstance(content, str) else None if content is None else bytes(content)
 
 
 def _headers(headers: Mapping[str, Bytes] | None) -> tuple[tuple[str, bytes | None], ...]:
-    if headers is not None and not isinstance(headers, Mapping):
-        raise TypeError(f"headers is a mapping, such as {{'trace': 'a1'}}, not {type(headers).__name__}")
-    return tuple((name, _encoded(value)) for name, value in (headers or {}).items())
+    if headers is None:
+        return ()
+    mapping("headers", headers, "{'trace': 'a1'}")
+    for name in headers:
+        text("the name of a header", name)
+    return tuple((name, _encoded(f"the header {name}", value)) for name, value in headers.items())

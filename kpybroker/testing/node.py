@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
-Turn = AbstractContextManager[object]
-"""The lock that a thread holds while it tells nodes something, pauses them or ends them."""
+
+
+class Turn:
+    """A lock of the threads of one process. A child that was forked passes it, because it controls no nodes, and a
+    thread that it does not have may hold the lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._owner = os.getpid()
+
+    def __enter__(self) -> None:
+        if os.getpid() == self._owner:
+            self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if os.getpid() == self._owner:
+            self._lock.release()
 
 
 class BrokerStartError(RuntimeError):
@@ -41,6 +60,9 @@ class ClusterNode(Protocol):
 
     @property
     def is_running(self) -> bool: ...
+
+    @property
+    def is_paused(self) -> bool: ...
 
     @property
     def takes_commands(self) -> bool: ...

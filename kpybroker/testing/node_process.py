@@ -8,7 +8,9 @@ parent ends, even by SIGKILL. While it is paused, another process waits for that
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import os
 import queue
 import re
 import signal
@@ -40,6 +42,8 @@ class NodeProcess:
         self._changing = threading.Lock()
         """Held while the next fields change: threads may pause, end and ask the same node."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+        """The process that can control the node; not a child that it forks."""
         self._is_ready = False
         self._log_begins_at = 0
         self._waker: subprocess.Popen[bytes] | None = None
@@ -47,6 +51,7 @@ class NodeProcess:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         """The unread lines of the node's standard output; an empty line is its end."""
         self._one_command = threading.Lock()
+        self._numbers = itertools.count(1)
 
     @property
     def incarnation(self) -> object:
@@ -65,7 +70,12 @@ class NodeProcess:
     def is_running(self) -> bool:
         """Whether the process is running, even if it is paused."""
         process = self._process
-        return process is not None and process.poll() is None
+        return process is not None and os.getpid() == self._owner and process.poll() is None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the process is halted."""
+        return self.is_running and self._waker is not None
 
     @property
     def takes_commands(self) -> bool:
@@ -85,24 +95,27 @@ class NodeProcess:
         with self._changing:
             self._is_ready = False
             self._process = SPARES.start(self._arguments, self._log, clock_ahead_ms)
+            self._lines = queue.SimpleQueue()
+            reading = threading.Thread(target=_read_lines, args=(self._process.stdout, self._lines), daemon=True)
+        reading.start()
 
     def wait_until_ready(self) -> ReadyFacts:
         """Wait for the line that the node prints when it is ready. Raises BrokerStartError."""
-        process = self._running()
-        stdout = process.stdout
-        assert stdout is not None
-        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._lines = lines
-        threading.Thread(target=_read_lines, args=(stdout, lines), daemon=True).start()
+        with self._changing:
+            process, lines = self._process, self._lines
+        if process is None:
+            raise BrokerStartError(f"broker {self.node_id} was stopped while it started")
         try:
             line = lines.get(timeout=START_TIMEOUT_S)
         except queue.Empty:
+            self.kill()  # nobody would notice when it is ready
             raise BrokerStartError(
                 f"kpybroker is not ready after {START_TIMEOUT_S:g} s: {self._output() or 'it wrote nothing'}"
             ) from None
         ready = _READY.match(line)
         if ready is not None:
-            self._is_ready = True
+            with self._changing:
+                self._is_ready = self._process is process
             return ReadyFacts(ready[1], ready[3], None if ready[4] is None else Path(ready[4]))
         code = process.wait(STOP_TIMEOUT_S)
         output = self._output() or "it wrote nothing"
@@ -117,23 +130,29 @@ class NodeProcess:
         Raises ValueError if the command is refused, RuntimeError if the broker is not running or is paused.
         """
         with self._one_command:
-            process, lines = self._process, self._lines
+            process, lines, number = self._process, self._lines, next(self._numbers)
             if process is None or not self.takes_commands:
-                how = "is paused" if self._waker is not None else self.ended() or "is stopped"
-                raise RuntimeError(f"broker {self.node_id} {how}, so it takes no commands")
+                raise RuntimeError(f"broker {self.node_id} {self._state()}, so it takes no commands")
+            answer: dict[str, Any] = {}
             try:
-                _write(process, json.dumps(command).encode() + b"\n")
-                line = lines.get(timeout=STOP_TIMEOUT_S)
-                while line and not line.startswith("{"):
+                _write(process, json.dumps({**command, "number": number}).encode() + b"\n")
+                while answer.get("number") != number:  # an earlier command may have been answered too late
                     line = lines.get(timeout=STOP_TIMEOUT_S)
+                    if not line:
+                        break
+                    answer = json.loads(line) if line.startswith("{") else {}
             except (OSError, queue.Empty):
-                line = ""
-        if not line:
+                answer = {}
+        if answer.pop("number", None) != number:
             raise RuntimeError(f"broker {self.node_id} {self.ended() or 'did not answer a command'}")
-        answer: dict[str, Any] = json.loads(line)
         if "refused" in answer:
             raise ValueError(answer["refused"])
         return answer
+
+    def _state(self) -> str:
+        if self._waker is not None:
+            return "is paused"
+        return self.ended() or ("is starting" if self.is_running else "is stopped")
 
     def _output(self) -> str:
         with self._log.open("rb") as log:
@@ -146,7 +165,8 @@ class NodeProcess:
             process, lines = self._process, self._lines
             if process is not None and self.takes_commands:
                 _write(process, HAND_OVER)
-                lines.get(timeout=STOP_TIMEOUT_S)
+                while lines.get(timeout=STOP_TIMEOUT_S).startswith("{"):
+                    pass  # the answer of an earlier command, which came too late
 
     def stop(self) -> None:
         """Stop the node, and wait. Kills it after STOP_TIMEOUT_S."""
@@ -163,12 +183,12 @@ class NodeProcess:
         with self._changing:
             process, self._process = self._process, None
             self._end_waker()
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            if process is not None:
+                process.kill()
+                process.wait()
+                for pipe in (process.stdin, process.stdout):
+                    if pipe is not None:
+                        pipe.close()
 
     def pause(self) -> None:
         """Halt the process: connections stay open, and requests get no response. Raises RuntimeError if it is

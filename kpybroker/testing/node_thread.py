@@ -63,6 +63,11 @@ class NodeThread:
         return run is not None and not run.has_ended
 
     @property
+    def is_paused(self) -> bool:
+        """Whether the thread is halted."""
+        return self.is_running and self._gate is not None
+
+    @property
     def takes_commands(self) -> bool:
         """Whether the node is ready, running and not paused."""
         run = self._run
@@ -94,7 +99,8 @@ class NodeThread:
         Raises ValueError if the command is refused, RuntimeError if the broker is not running or is paused.
         """
         if not self.takes_commands:
-            how = "is paused" if self._gate is not None else self.ended() or "is stopped"
+            how = "is paused" if self._gate is not None else self.ended()
+            how = how or ("is starting" if self.is_running else "is stopped")
             raise RuntimeError(f"broker {self.node_id} {how}, so it takes no commands")
         try:
             answer: dict[str, Any] = json.loads(self._running().execute(json.dumps(command).encode()))
@@ -119,9 +125,11 @@ class NodeThread:
     def kill(self) -> None:
         """End the node without a clean stop: its connections are closed and it writes nothing more."""
         self.resume()
-        run, self._run = self._run, None
+        run = self._run
         if run is not None:
             run.kill()
+            if self._run is run:
+                self._run = None
 
     def pause(self) -> None:
         """Halt the thread: connections stay open, and requests get no response. Raises RuntimeError if it is
@@ -166,7 +174,7 @@ class _Run:
 
     @property
     def is_ready(self) -> bool:
-        return self.ready.done() and self.ready.exception() is None
+        return self.ready.done() and self.ready.exception() is None and not self._is_killed
 
     def why_ended(self) -> str:
         return f"ended: {self._failure or 'it was told to stop'}"
@@ -182,8 +190,8 @@ class _Run:
         error = serving.exception()
         if error is not None:
             self._failure = repr(error)
-            if not self.ready.done():
-                self.ready.set_exception(error)
+        if not self.ready.done():
+            self.ready.set_exception(error or BrokerStartError("kpybroker was stopped while it started"))
 
     async def _serve(self) -> None:
         real = RealWorld(clock_ahead_ms=self._clock_ahead_ms)
@@ -192,9 +200,16 @@ class _Run:
             config, client = self._configure()
             if _FILES not in config.static:
                 config = parse_config({**config.static, _FILES: str(OPEN_FILES)})
-            node = self._node = await Node.start(world, config, records_requests=True)
-            self.ready.set_result(ReadyFacts(node.bootstrap, node.http, client))
             wished = asyncio.ensure_future(self._wish.wait())
+            starting = asyncio.ensure_future(Node.start(world, config, records_requests=True))
+            await asyncio.wait([wished, starting], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()  # which also releases the directory, so the disk is not frozen
+                await asyncio.wait([starting])
+                if starting.cancelled():
+                    return
+            node = self._node = starting.result()
+            self.ready.set_result(ReadyFacts(node.bootstrap, node.http, client))
             ends: list[asyncio.Future[Any]] = [wished, node.failed]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             wished.cancel()

@@ -118,16 +118,17 @@ async def committed(client: Client, group: str, topic: str) -> dict[int, int]:
     return {partition: offset for (name, partition), offset in sorted(found.items()) if name == topic}
 
 
-async def lag(client: Client, group: str, topic: str) -> int:
-    """The offsets between the committed ones and the ends of all partitions; partitions without a committed offset
-    count in full."""
+async def standing(client: Client, group: str, topic: str) -> tuple[int, dict[int, int]]:
+    """The lag, which is the number of offsets between the committed ones and the ends of all partitions (partitions
+    without a committed offset count in full), and the committed offsets."""
     partitions = [row.partition_index for row in (await client.topic(topic)).partitions]
     offsets = await committed(client, group, topic)
     starts = await client.list_offsets({(topic, partition): EARLIEST for partition in partitions})
     ends = await client.list_offsets({(topic, partition): LATEST for partition in partitions}, committed=True)
-    return sum(
+    behind = (
         max(0, ends[topic, partition] - offsets.get(partition, starts[topic, partition])) for partition in partitions
     )
+    return sum(behind), offsets
 
 
 async def move_leader(client: Client, topic: str, partition: int, to: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ from kpybroker.client.recorded import (
 )
 from kpybroker.client.replaying import REQUEST_TIMEOUT_S, Replay, replay
 from kpybroker.similar_names import meant
+from kpybroker.testing.arguments import text, whole_number
 from kpybroker.testing.node import ClusterNode, Turn
 from kpybroker.testing.waiting import becomes_true
 
@@ -89,7 +89,7 @@ class Recording:
     ) -> None:
         """Of the requests to these nodes, once `begin_at` is called; or one that has ended, with these requests."""
         self._nodes = nodes
-        self._turn = threading.RLock() if turn is None else turn
+        self._turn = Turn() if turn is None else turn
         self._names = TopicNames()
         self._names.names.update(names or {})
         self._found: dict[tuple[object, int, int], RecordedRequest] = {}
@@ -215,6 +215,7 @@ class Recording:
 
         Raises AssertionError after `timeout_s`, or at once if the recording has ended, with what was recorded.
         """
+        whole_number("count", count)
         found: list[RecordedRequest] = []
         lasts = True
 
@@ -264,6 +265,7 @@ class Recording:
         `properties`: a file with the settings of a client, if the cluster has logins or TLS. Raises CommandFailed if it
         cannot be reached.
         """
+        text("bootstrap", bootstrap)
         return replay(self._all(), bootstrap, None if properties is None else Path(properties), timeout_s)
 
     def _gap(self) -> str:
@@ -289,13 +291,13 @@ class Recordings:
     def begin(self, nodes: Sequence[ClusterNode]) -> Recording:
         """Begin a recording. Raises ValueError if a node has too many, RuntimeError if none runs."""
         with self._turn, contextlib.ExitStack() as undo:
-            running = [node for node in nodes if node.is_running]
-            if not running:
+            if not any(node.is_running for node in nodes):
                 raise RuntimeError("no broker runs, so nothing can be recorded; call start() first")
             recording = Recording(nodes, turn=self._turn)
             undo.callback(recording.end)
-            for node in running:
-                recording.begin_at(node)
+            for node in nodes:
+                if node.takes_commands or node.is_paused:  # others are recorded when they have been started
+                    recording.begin_at(node)
             undo.pop_all()
             self._open = [*(each for each in self._open if each.lasts or each.is_left), recording]
         return recording

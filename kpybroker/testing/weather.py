@@ -80,6 +80,6 @@ WEATHER: Mapping[str, Callable[[Disturbed], contextlib.AbstractContextManager[No
 
 def weather(cluster: Disturbed, name: str) -> contextlib.AbstractContextManager[None]:
     """The disturbance of this name. Raises ValueError, with the most similar name."""
-    if name not in WEATHER:
+    if not isinstance(name, str) or name not in WEATHER:
         raise ValueError(f"there is no weather {name!r}: there are {', '.join(WEATHER)}{meant(name, WEATHER)}")
     return WEATHER[name](cluster)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient
 
 from kpybroker.client.client import CommandFailed
-from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.testing import Broker, BrokerStartError, Cluster, kafka, snapshot
+from kpybroker.testing import Broker, BrokerStartError, Cluster, kafka, node_process, snapshot
+from kpybroker.testing.node import START_TIMEOUT_S
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +88,11 @@ def test_too_many_brokers_are_refused(brokers: int) -> None:
         ({"port": 70_000}, ValueError, "port=70000: must be from 0 to 65535"),
         ({"in_thread": "no"}, TypeError, "in_thread='no': give True or False"),
         ({"secure": 1}, TypeError, "secure=1: give True or False"),
+        (
+            {"config": {"kpybroker.api.versions": "Fetch:4-11"}, "api_versions": {"Produce": (3, 7)}},
+            ValueError,
+            "contradict each other",
+        ),
         ({"api_versions": ["Fetch"]}, TypeError, "api_versions is a mapping, such as .* not list"),
         ({"api_versions": {1: (4, 11)}}, TypeError, "api_versions has the key 1: give the name of a request"),
     ],
@@ -115,9 +120,16 @@ def test_before_the_start_and_for_unknown_brokers_the_error_names_the_way_out(br
         Broker().pause()
     with pytest.raises(RuntimeError, match=r"broker 2 cannot serve without the others; call start\(\) first"):
         Cluster(3).start(2)
+    for use in (lambda: Broker().pid, lambda: Broker().client, lambda: Cluster().pid_of(1)):
+        with pytest.raises(RuntimeError, match="has not been started"):
+            use()
     assert repr(Broker()) == "<Broker not started>"
     with pytest.raises(ValueError, match="there is no broker 2: this Broker has broker 1"):
         broker.kill(2)
+    for wrong in ("1", True):
+        given: Any = wrong
+        with pytest.raises(TypeError, match=f"node={wrong!r}: give a whole number"):
+            broker.kill(given)
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -360,95 +372,96 @@ def test_a_rolling_restart_starts_no_broker_that_was_stopped() -> None:
         assert cluster.running_nodes == [1, 2]
 
 
-def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("delay_s", [0, 0.004, 0.01])
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_start_that_is_cancelled_leaves_nothing(
+    in_thread: bool, delay_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends long before a start that fails would time out."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    broker = Broker()
+    cluster = Cluster(3, in_thread=in_thread)
 
     async def start() -> None:
-        async with asyncio.timeout(0.01), broker:
+        async with asyncio.timeout(delay_s), cluster:
             raise AssertionError("the start takes longer")
 
+    began = time.monotonic()
     with pytest.raises(TimeoutError):
         asyncio.run(start())
-    assert broker not in Cluster.running
-    assert broker.running_nodes == []
+    assert time.monotonic() - began < START_TIMEOUT_S / 2
+    assert cluster not in Cluster.running
+    assert not any(thread.name.startswith("broker ") for thread in threading.enumerate())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_leaders_and_coordinators_move_to_the_chosen_broker(cluster: Cluster) -> None:
-    """A consumer reads and commits through the moves, and new metadata names the chosen brokers."""
-    topic, group = cluster.topic("orders", partitions=1), cluster.group()
-    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
-    consumer = Consumer(settings)
-    consumer.subscribe([topic])
-    for node in (2, 3, 1, 1):
-        cluster.send(topic, str(node))
-        message = None
-        while message is None or message.error() is not None:
-            message = consumer.poll(WAIT_S)
-        assert message.value() == str(node).encode()
-        consumer.commit(message, asynchronous=False)
-        cluster.move_leader(topic, 0, node)
-        cluster.move_coordinator(group, node)
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        assert admin.list_topics(topic, WAIT_S).topics[topic].partitions[0].leader == node
-        described = admin.describe_consumer_groups([group])[group].result(WAIT_S)
-        assert described.coordinator.id == node
-    consumer.close()
-    assert cluster.committed(group, topic) == {0: 4}
-
-
-def test_a_leader_moves_only_to_a_replica(cluster: Cluster) -> None:
-    topic = cluster.topic("orders", partitions=1)
-    with pytest.raises(ValueError, match=rf"broker 4 has no replica of {topic}-0: its replicas are on brokers"):
-        cluster.move_leader(topic, 0, 4)
-    with pytest.raises(ValueError, match=rf"{topic} has no partition 7: it has 1"):
-        cluster.move_leader(topic, 7, 1)
-    cluster.stop(2)
-    try:
-        with pytest.raises(KafkaError) as refused:
-            cluster.move_leader(topic, 0, 2)
-    finally:
-        cluster.start(2)
-    assert refused.value.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-
-
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_a_cluster_that_is_closed_or_stopped_says_so_at_once(in_thread: bool) -> None:
-    with Broker(in_thread=in_thread) as broker:
-        broker.stop()
-        for call in (lambda: broker.send("t", "1"), lambda: broker.records("t"), lambda: broker.topic(create=True)):
-            with pytest.raises(RuntimeError, match=r"no broker of this Broker is running; call start\(\) first"):
-                call()
-        with pytest.raises(RuntimeError, match="stopped"), broker.fault("Produce", disconnect=True):
-            pass
-    uses: list[Callable[[], object]] = [
-        broker.start,
-        broker.restart,
-        broker.reset,
-        broker.pause,
-        broker.resume,
-        broker.record,
-        broker.snapshot,
-        broker.apply_retention,
-        lambda: broker.send("t", "1"),
-        lambda: broker.fault("Produce", disconnect=True).__enter__(),
-        lambda: broker.disk_fault(full=True).__enter__(),
-        lambda: broker.weather("slow_disk").__enter__(),
-        lambda: broker.isolate(1).__enter__(),
-        lambda: broker.compact("t"),
-        lambda: broker.controller,
-        lambda: broker.bootstrap,
-        lambda: broker.log,
-        lambda: broker.http,
-        lambda: broker.requests,
-        lambda: broker.lose_data(1),
-        lambda: broker.clock.advance("1d"),
-    ]
-    for use in uses:
-        with pytest.raises(RuntimeError, match="this Broker is closed"):
-            use()
-    assert repr(broker) == "<Broker closed>"
-    broker.stop()  # which has been done
-    broker.kill()
-    broker.close()
+def test_a_broker_that_is_killed_while_it_starts_can_be_started_again(in_thread: bool) -> None:
+    with Broker(in_thread=in_thread) as broker, ThreadPoolExecutor(1) as thread:
+        for _ in range(5):
+            broker.kill()
+            starting = thread.submit(broker.start)
+            while not (broker.running_nodes or starting.done()):
+                time.sleep(0.001)
+            broker.kill()
+            ended = starting.exception(START_TIMEOUT_S / 2)
+            assert ended is None or re.search("was stopped while it started|SIGKILL", str(ended))
+        broker.start()
+        with broker.fault("Produce", disconnect=True) as fault:
+            assert fault.hits == 0
+
+
+def test_brokers_that_need_each_other_are_started_by_several_threads() -> None:
+    """None is called paused before it is ready."""
+    with Cluster(3) as cluster:
+        cluster.kill()
+        with ThreadPoolExecutor(3) as threads:
+            starts = [threads.submit(cluster.start, node) for node in cluster.nodes]
+            while not all(start.done() for start in starts):
+                assert cluster.paused() == []
+        assert [start.result() for start in starts] == [cluster] * 3
+        assert len(cluster.in_sync(cluster.topic(create=True))) == 3
+
+
+def test_a_start_that_takes_too_long_leaves_a_stopped_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cluster(3) as cluster:
+        cluster.kill()
+        with monkeypatch.context() as patch:
+            patch.setattr(node_process, "START_TIMEOUT_S", 0.01)
+            with pytest.raises(BrokerStartError, match=r"not ready after 0\.01 s"):
+                cluster.start(1)
+        assert cluster.running_nodes == []
+        cluster.start()
+        with cluster.fault("Produce", disconnect=True) as fault:
+            assert fault.hits == 0
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_another(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_process, "STOP_TIMEOUT_S", 0.2)
+    os.kill(broker.pid, signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match="broker 1 did not answer a command"):
+        assert broker.requests
+    os.kill(broker.pid, signal.SIGCONT)
+    monkeypatch.setattr(node_process, "STOP_TIMEOUT_S", WAIT_S)
+    broker.clock.advance("1ms")
+    with broker.record() as recording, broker.fault("Produce", disconnect=True) as fault:
+        assert (fault.hits, len(recording)) == (0, 0)
+
+
+def test_none_is_paused_if_one_is_stopped() -> None:
+    with Cluster(3, in_thread=True) as cluster:
+        cluster.kill(3)
+        with pytest.raises(RuntimeError, match=r"broker 3 is stopped; call start\(\) first"):
+            cluster.pause()
+        assert cluster.paused() == []
+
+
+def test_a_wait_at_several_paused_brokers_keeps_its_time_out() -> None:
+    with Cluster(3, in_thread=True) as cluster:
+        cluster.pause()
+        began = time.monotonic()
+        with pytest.raises(CommandFailed, match=r"did not respond within 3\.0 s"):
+            cluster.expect("orders", 1, 3)
+        assert time.monotonic() - began < 6, "not three seconds for each"
+        cluster.resume()

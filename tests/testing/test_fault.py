@@ -257,6 +257,9 @@ def test_a_fault_that_is_not_hit_fails_the_test(broker: Broker) -> None:
         ("Produce", {"disconnect": True, "skip": -1}, "skip=-1: must be from 0"),
         ("Produce", {"disconnect": True, "probability": 0}, "probability=0: must be above 0"),
         ("Produce", {"disconnect": True, "probability": float("nan")}, "probability=nan: must be above 0"),
+        ("Produce", {"eror": "INVALID_RECORD"}, "a fault has no 'eror'; did you mean error?"),
+        ("Produce", {"disconect": True}, "a fault has no 'disconect'; did you mean disconnect?"),
+        ("Produce", {"delay_s": 0}, "a delay fault needs a time"),
         ("Produce", {"delay_s": -1}, "delay_ms=-1000: must be from 0 to 3600000"),
         ("Produce", {"delay_s": float("inf")}, "delay_s=inf: give a finite number of seconds"),
         ("Produce", {"throttle_s": float("nan")}, "throttle_s=nan: give a finite number of seconds"),
@@ -380,6 +383,23 @@ def test_a_fault_lasts_over_a_restart(in_thread: bool) -> None:
         assert produced(broker, topic)[0] is None
     assert refused == [None, *["TOPIC_AUTHORIZATION_FAILED"] * 3, None, None]
     assert fault.hits == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_broker_that_is_started_within_the_block_gets_the_fault(in_thread: bool) -> None:
+    """A fault of all brokers waits for those that are stopped; for one alone, it is refused."""
+    with Cluster(3, in_thread=in_thread) as cluster:
+        topic = cluster.topic(partitions=1)
+        cluster.kill(2)
+        with cluster.fault("Produce", error="INVALID_RECORD") as fault, cluster.weather("slow_disk"):
+            cluster.start(2)
+            cluster.move_leader(topic, 0, 2)
+            assert produced(cluster, topic)[0] == "INVALID_RECORD"
+            assert fault.hits == 1
+        cluster.kill()
+        with pytest.raises(RuntimeError, match="no broker runs"), cluster.fault("Produce", disconnect=True):
+            pass
 
 
 def test_there_is_a_limit_of_faults(with_broker: WithBroker) -> None:

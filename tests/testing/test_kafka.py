@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -205,4 +206,31 @@ def test_a_record_that_cannot_be_sent_is_refused_with_the_reason(broker: Broker)
         broker.send(topic, "x", timestamp_ms=TIMESTAMP_MS_MAX + 1)
     with pytest.raises(KafkaError, match="INVALID_TIMESTAMP"):
         broker.send(topic, "x", timestamp_ms=TIMESTAMP_MS_MAX)
+    assert broker.records(topic) == []
+
+
+def test_arguments_of_wrong_types_are_refused_with_the_reason(broker: Broker) -> None:
+    topic = broker.topic(create=True)
+    some: Any = broker
+    attempts: list[tuple[Callable[[], object], str]] = [
+        (lambda: some.expect(topic, "3"), "count='3': give a whole number, not str"),
+        (lambda: some.expect(b"x", 3), "topic=b'x': give text, not bytes"),
+        (lambda: some.send(topic, 5), "a value is 5: give text, bytes or None, not int"),
+        (lambda: some.send(topic, "x", key=5), "key is 5: give text, bytes or None"),
+        (lambda: some.send(topic, "x", headers={"a": 1}), "the header a is 1: give text, bytes or None"),
+        (lambda: some.send(topic, "x", headers={1: "a"}), "the name of a header=1: give text"),
+        (lambda: some.send(topic, "x", timestamp_ms=1.5), "timestamp_ms=1.5: give a whole number"),
+        (lambda: some.send(topic, "x", partition="0"), "partition='0': give a whole number"),
+        (lambda: some.topic(5), "prefix=5: give text"),
+        (lambda: some.topic(config=[1]), "config is a mapping, such as {'retention.ms': 1000}, not list"),
+        (lambda: some.topic(partitions="3"), "partitions='3': give a whole number"),
+        (lambda: some.group(5), "prefix=5: give text"),
+        (lambda: some.delete_records(topic, [0]), "before is a mapping, such as {0: 100}, not list"),
+        (lambda: some.move_coordinator(5, 1), "group=5: give text"),
+        (lambda: some.cut("1", 2).__enter__(), "node='1': give a whole number"),
+        (lambda: Kafka(some), "bootstrap=.*: give text, not Broker"),
+    ]
+    for attempt, told in attempts:
+        with pytest.raises(TypeError, match=told if ".*" in told else re.escape(told)):
+            attempt()
     assert broker.records(topic) == []

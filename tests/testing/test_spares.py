@@ -79,7 +79,20 @@ with Broker() as broker:
 
 FORKING = SCRIPT.replace("import time", "import os, time").replace(
     "    time.sleep(60)",
-    """    if os.fork() == 0:
+    """    import threading
+    fault, recording = broker.fault("Produce", disconnect=True).__enter__(), broker.record()
+    held = threading.Event()
+    threading.Thread(target=lambda: (broker._telling.__enter__(), held.set(), time.sleep(60)), daemon=True).start()
+    held.wait()
+    if os.fork() == 0:
+        for use in (lambda: broker.clock.advance("1s"), lambda: broker.running_nodes):
+            try:
+                use()
+            except RuntimeError as refused:
+                assert "belongs to process" in str(refused)
+        fault.heal()
+        recording.end()
+        assert (fault.hits, len(recording)) == (0, 0)
         broker.send("orders", "paid")
         with Broker() as own:
             own.send("orders", "paid")
@@ -92,7 +105,8 @@ FORKING = SCRIPT.replace("import time", "import os, time").replace(
     time.sleep(60)
     os._exit(0)""",
 )
-"""The child uses the broker of its parent and one of its own, and outlives the parent."""
+"""The child uses the broker of its parent and one of its own, and outlives the parent. At the fork, another thread
+holds the lock of the cluster."""
 
 
 @pytest.mark.slow
