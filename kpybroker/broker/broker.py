@@ -104,8 +104,9 @@ class Broker:
             await broker.controller.load()
             is_open = True
         finally:
-            if not is_open:  # the start is cancelled, or the log is damaged: the locks are released
-                await broker.close()
+            if not is_open:  # the start is cancelled, or the log is damaged
+                for directory in opened[0]:
+                    world.disk.close(directory.lock)
         return broker
 
     async def enter_quorum(self) -> None:
