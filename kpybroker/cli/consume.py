@@ -16,7 +16,6 @@ from kpybroker.cli.times import TIME_HELP, parse_time
 from kpybroker.client.client import EARLIEST, LATEST, Client
 from kpybroker.errors import ConfigError
 from kpybroker.wire.records.batch import Record
-from kpybroker.wire.records.record_filter import parse_filter
 
 Wanted = Callable[[Record], bool]
 
@@ -93,14 +92,6 @@ Grep = Annotated[
     str | None,
     typer.Option("--grep", metavar="REGEX", help="Only records whose key or value matches (Python's re)."),
 ]
-Where = Annotated[
-    str | None,
-    typer.Option(
-        "--where",
-        metavar="EXPRESSION",
-        help="Only records that match, such as 'tag == \"new\" and not tombstone' (see docs/record-filters.md).",
-    ),
-]
 Format = Annotated[
     str | None,
     typer.Option(
@@ -127,7 +118,7 @@ def consume(
     partition: options.Partition = None,
     count_max: Annotated[int | None, typer.Option("--max", metavar="N", min=1, help="Stop after N records.")] = None,
     follow: Annotated[bool, options.flag("--follow", "Continue with new records, until Ctrl-C.")] = False,
-    where: Where = None,
+    where: options.Where = None,
     grep: Grep = None,
     format_: Format = None,
     key_separator: KeySeparator = "\t",
@@ -170,15 +161,9 @@ def _check(starts: list[str], *, has_group: bool, has_two_forms: bool) -> None:
 
 def _choice(where: str | None, grep: str | None) -> Wanted | None:
     """Whether a record is to be printed; None for all. Raises ConfigError."""
-    if where is None:
-        return None if grep is None else _grepped(grep)
-    try:
-        matches = parse_filter(where).matches
-    except ConfigError as error:
-        raise ConfigError(f"--where: {error}") from None
-    if grep is None:
-        return matches
-    is_found = _grepped(grep)
+    matches, is_found = options.filter_of(where), None if grep is None else _grepped(grep)
+    if matches is None or is_found is None:
+        return matches or is_found
     return lambda record: matches(record) and is_found(record)
 
 

@@ -28,6 +28,7 @@ def dead_letters(
     name: Name,
     topic: Topic = None,
     again: All = False,
+    where: options.Where = None,
     most: Annotated[
         int, typer.Option("--max", metavar="N", min=1, max=10_000, help="Show at most N (default: 100).")
     ] = SHOWN,
@@ -37,12 +38,14 @@ def dead_letters(
 ) -> None:
     """Show the dead letters of a group: records that were rejected, or delivered too often."""
 
+    matches = options.filter_of(where)
+
     async def show(client: Client) -> None:
         reader = await LetterReader.open(client, name, topic or await letter_topic(client, name), again=again)
         found: list[Letter] = []
         async with aclosing(reader.pages()) as pages:
             async for page in pages:
-                found += page
+                found += page if matches is None else [letter for letter in page if matches(letter.record)]
                 if len(found) > most:
                     break
         shown = found[:most]
@@ -54,7 +57,8 @@ def dead_letters(
                 [(*letter.source, letter.deliveries, when(letter.record.timestamp), letter.reason) for letter in shown],
             )
         else:
-            remark("no dead letters" if again else "no dead letters that were not redriven")
+            told = "no dead letters" if again else "no dead letters that were not redriven"
+            remark(told if matches is None else f"{told} and match")
         if len(found) > most:
             remark(f"only the first {most}; there are more")
 

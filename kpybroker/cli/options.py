@@ -9,7 +9,7 @@ import stat
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperOption
@@ -19,6 +19,9 @@ from kpybroker.client.client import DEFAULT_BOOTSTRAP, Client
 from kpybroker.config.properties import shown_name
 from kpybroker.config.property_files import read_properties
 from kpybroker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kpybroker.wire.records.batch import Record
 
 TIMEOUT_S_MAX = 3600.0
 BOOTSTRAP_VARIABLE = "KPYBROKER_BOOTSTRAP"
@@ -81,6 +84,18 @@ def command_config_option() -> TyperOption:
     )
 
 
+def filter_of(where: str | None) -> Callable[[Record], bool] | None:
+    """Whether a record matches the expression of --where; None if there is none. Raises ConfigError."""
+    if where is None:
+        return None
+    from kpybroker.wire.records.record_filter import parse_filter  # few commands need it
+
+    try:
+        return parse_filter(where).matches
+    except ConfigError as error:
+        raise ConfigError(f"--where: {error}") from None
+
+
 def flag(name: str, summary: str) -> Any:
     """An option without a value; typer would show it with <bool>."""
     return typer.Option(name, metavar="", help=summary)
@@ -89,6 +104,14 @@ def flag(name: str, summary: str) -> Any:
 Json = Annotated[bool, flag("--json", "Print JSON, for programs.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 Partition = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="EXPRESSION",
+        help="Only records that match, such as 'tag == \"new\" and not tombstone' (see docs/record-filters.md).",
+    ),
+]
 Execute = Annotated[bool, flag("--execute", "Make the change; without this, only the plan is shown.")]
 ONLY_A_PLAN = "nothing was changed; add --execute to do it"
 OFFSET_MAX = 2**63 - 1

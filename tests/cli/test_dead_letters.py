@@ -73,6 +73,11 @@ def test_dead_letters_are_shown(letters: Letters) -> None:
     assert line.split()[:4] == [letters.topic, "0", "7", "3"]
     letters.write(9)
     assert [row["offset"] for row in letters("dead-letters", "--json", "--max", "1").json] == [7]
+    traced = letters("dead-letters", "--json", "--where", "exists header.trace").json
+    assert [row["offset"] for row in traced] == [7]
+    by_offset = letters("dead-letters", "--json", "--where", 'header."__dlq.errors.offset" == "9"').json
+    assert [row["offset"] for row in by_offset] == [9]
+    assert "no dead letters that were not redriven and match" in letters("dead-letters", "--where", "tag == 'x'").err
 
 
 def test_a_redrive_sends_each_record_once(letters: Letters) -> None:
