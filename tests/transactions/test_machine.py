@@ -107,12 +107,12 @@ WHERE = st.lists(
     st.tuples(st.sampled_from(["a", "t" * 249]), st.sampled_from([-(1 << 31), -1, 0, (1 << 31) - 1])), max_size=3
 )
 EXTREME = st.one_of(
-    st.builds(InitProducerId, NAMES, TIMEOUTS, st.none() | st.tuples(IDS, EPOCHS)),
+    st.builds(InitProducerId, NAMES, TIMEOUTS, st.none() | st.tuples(IDS, EPOCHS), st.none()),
     st.builds(AddPartitions, NAMES, IDS, EPOCHS, WHERE, CLIENTS),
     st.builds(Verify, NAMES, IDS, EPOCHS, WHERE),
-    st.builds(End, NAMES, IDS, EPOCHS, st.booleans(), CLIENTS),
+    st.builds(End, NAMES, IDS, EPOCHS, st.booleans(), CLIENTS, st.none()),
     st.builds(Describe, NAMES),
-    st.builds(ListAll, running_ms=IDS),
+    st.builds(ListAll, st.just(frozenset()), st.just(frozenset()), IDS),
     st.builds(Tick),
 )
 
