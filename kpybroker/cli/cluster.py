@@ -55,7 +55,8 @@ def check(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
     elif checked.findings:
         show_table(("LEVEL", "WHERE", "WHAT", "WHY"), checked.findings, folds=3)
     if not as_json:
-        seen = f"{checked.brokers} brokers, {checked.topics} topics and {checked.groups} groups"
+        counts = {"broker": checked.brokers, "topic": checked.topics, "group": checked.groups}
+        seen = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items())
         if not checked.findings:
             show_line(f"{seen}: nothing prevents kpybroker from serving them")
         for level in dict.fromkeys(finding.level for finding in checked.findings):

@@ -28,7 +28,7 @@ def test_nothing_prevents_a_cluster_of_its_own_kind(broker: Broker, monkeypatch:
     shell = Shell(broker.bootstrap, monkeypatch)
     broker.topic("orders", config={"cleanup.policy": "compact"})
     told = shell("cluster", "check")
-    seen = "1 brokers, 1 topics and 0 groups"
+    seen = "1 broker, 1 topic, 0 groups"
     assert (told.code, told.out) == (0, f"{seen}: nothing prevents kpybroker from serving them\n")
     broker.topic("orders", config={"preallocate": True})
     [found] = json.loads(shell("cluster", "check", "--json").out)
