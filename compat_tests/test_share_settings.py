@@ -111,7 +111,9 @@ def test_old_state_is_pruned_and_what_is_left_is_enough(broker: Running, make_to
     broker.restart()
     with explicit(broker, name, topic) as consumer:
         [record] = consumer.poll_until(1, polls=120)
-        assert (record.offset, record.deliveries) == (5, 2)
+        assert record.offset == 5
+        # a Fetch that was under way when the record was released may have delivered it once more
+        assert record.deliveries in (2, 3), "without the state, it would be the first delivery"
         consumer.acknowledge(record, "ACCEPT")
         assert consumer.commit() == {0: "NONE"}
         assert consumer.poll() == []
