@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kpybroker.cli import cluster_facts, group_facts
-from kpybroker.client.client import Client, check
+from kpybroker.client.client import Client, NodeOutOfReach, check
 from kpybroker.config import parse_config
 from kpybroker.config.effect import KEYS, key_of
 from kpybroker.config.key import Effect
@@ -17,9 +17,10 @@ from kpybroker.errors import ConfigError
 from kpybroker.wire.api import API
 from kpybroker.wire.rpc import api_versions, describe_configs
 
-PREVENTS, IGNORED, UNKNOWN = "prevents", "ignored", "unknown"
+PREVENTS, MISSING, IGNORED, UNKNOWN = "prevents", "missing", "ignored", "unknown"
 LEVELS = {
     PREVENTS: "a broker of kpybroker cannot serve this cluster, or not this topic, as it is",
+    MISSING: "clients that need it are refused",
     IGNORED: "the setting is accepted and has no effect",
     UNKNOWN: "this cannot be checked from outside",
 }
@@ -60,13 +61,21 @@ async def look(client: Client) -> Checked:
     findings = [*of_features(told), *of_apis(told)]
     nodes = await cluster_facts.nodes(client)
     for node in nodes:
-        rows = await _settings(client, ResourceType.BROKER, [str(node.node_id)], node.node_id)
-        findings += of_settings(ResourceType.BROKER, rows)
+        try:
+            rows = await _settings(client, ResourceType.BROKER, [str(node.node_id)], node.node_id)
+        except NodeOutOfReach as error:
+            findings.append(Finding(UNKNOWN, f"broker {node.node_id}", "its settings", str(error)))
+        else:
+            findings += of_settings(ResourceType.BROKER, rows)
     topics = sorted(await client.metadata())
     for start in range(0, len(topics), AT_ONCE):
         rows = await _settings(client, ResourceType.TOPIC, topics[start : start + AT_ONCE], None)
         findings += of_settings(ResourceType.TOPIC, rows)
-    groups = await group_facts.list_all(client)
+    try:
+        groups = await group_facts.list_all(client)
+    except NodeOutOfReach as error:  # the groups of this coordinator may move to another broker
+        groups = []
+        findings.append(Finding(UNKNOWN, "cluster", "its groups", str(error)))
     findings += [
         Finding(PREVENTS, f"group {row.group_id}", f"type {row.group_type}", "groups of this type are not served")
         for row in groups
@@ -106,7 +115,7 @@ def of_apis(told: api_versions.Response) -> Iterator[Finding]:
     served = {row.key for row in API}
     for row in told.api_keys:
         if row.api_key not in served:
-            yield Finding(IGNORED, "cluster", f"API {row.api_key}", "clients that need this API are refused")
+            yield Finding(MISSING, "cluster", f"API {row.api_key}", "this version does not serve it")
 
 
 async def _settings(

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from kpybroker.cli import cluster_check
-from kpybroker.cli.cluster_check import IGNORED, PREVENTS, UNKNOWN, Finding
+from kpybroker.cli.cluster_check import IGNORED, MISSING, PREVENTS, UNKNOWN, Finding
 from kpybroker.config.resource_type import ResourceType
-from kpybroker.testing import Broker
+from kpybroker.testing import Broker, Cluster
 from kpybroker.wire.api import API
 from kpybroker.wire.rpc import api_versions, describe_configs
 from tests.cli.shell import Shell
@@ -35,6 +35,16 @@ def test_nothing_prevents_a_cluster_of_its_own_kind(broker: Broker, monkeypatch:
     assert (found["level"], found["what"]) == (IGNORED, "preallocate=true")
     assert "LEVEL" in shell("cluster", "check").out
     assert shell("cluster", "--json").out.startswith('{"cluster": ')
+
+
+def test_the_settings_of_a_stopped_broker_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cluster(2, in_thread=True) as cluster:
+        cluster.kill(2)
+        told = Shell(cluster.bootstrap_of(1), monkeypatch)("cluster", "check", "--json")
+        found = [each for each in json.loads(told.out) if each["level"] == UNKNOWN]
+        whats = [(each["where"], each["what"]) for each in found]
+        assert whats == [("broker 2", "its settings"), ("cluster", "its groups")]
+        assert "unreachable" in found[0]["why"]
 
 
 def setting(
@@ -102,4 +112,4 @@ def test_features_and_apis_that_are_not_served() -> None:
         Finding(PREVENTS, "cluster", "metadata.version=27", "this version serves level 30 to 30"),
         Finding(PREVENTS, "cluster", "queues.version=2", "this version serves no level of it"),
     ]
-    assert [each.what for each in cluster_check.of_apis(told)] == ["API 9999"]
+    assert [(each.level, each.what) for each in cluster_check.of_apis(told)] == [(MISSING, "API 9999")]

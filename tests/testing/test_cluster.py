@@ -364,6 +364,19 @@ def test_a_cluster_that_is_closed_during_a_rolling_restart_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_restart_that_waits_for_its_turn_starts_nothing_after_the_close(in_thread: bool) -> None:
+    broker = Broker(in_thread=in_thread).start()
+    with ThreadPoolExecutor(1) as thread:
+        with broker._starting:  # noqa: SLF001  # as if this thread were starting a broker
+            restarting = thread.submit(broker.restart)
+            time.sleep(0.2)  # it waits by now
+            broker.close()
+        with pytest.raises(RuntimeError, match="this Broker is closed"):
+            restarting.result(WAIT_S)
+    assert broker.running_nodes == []
+
+
 def test_a_rolling_restart_starts_no_broker_that_was_stopped() -> None:
     with Cluster(3, in_thread=True) as cluster:
         cluster.kill(3)
