@@ -23,6 +23,7 @@ ROWS = [
     ["handlers"],
     ["serving"],
     ["broker"],
+    ["scheduled"],
     ["controller", "replication", "groups", "transactions", "shares", "quotas"],
     ["raft"],
     ["machine", "client", "tasks", "call", "long_work"],

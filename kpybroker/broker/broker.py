@@ -69,7 +69,14 @@ class Broker:
             lambda: self.quorum.voters.ids,
         )
         self.coordinators = Coordinators(
-            world, metadata, self.replication, membership, log_dirs, self.topic_creation, config.node_id
+            world,
+            metadata,
+            self.replication,
+            membership,
+            log_dirs,
+            self.topic_creation,
+            config.node_id,
+            background.fail,
         )
 
     @property

@@ -3,6 +3,7 @@ brokers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from kpybroker.broker.letter_sources import read_sources
@@ -24,6 +25,7 @@ from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.state_log import PartitionLog
 from kpybroker.replication.partition.txn_markers import TxnMarkers
+from kpybroker.scheduled.delivery_logs import CLIENT_ID, DeliveryLogs
 from kpybroker.shares.coordinator import ShareCoordinator
 from kpybroker.shares.dead_letters import DeadLetters
 from kpybroker.shares.leader import ShareLeader
@@ -52,13 +54,15 @@ class Coordinators:
         log_dirs: LogDirectories,
         topic_creation: TopicCreation,
         node_id: int,
+        fail: Callable[[str], None],
     ) -> None:
+        self._fail = fail
         self._world = world
         self._metadata = metadata
         self._membership = membership
         self._node_id = node_id
         config = metadata.config
-        self.connections = _connections(world, metadata, node_id)
+        self.connections = _connections(world, metadata, f"broker-{node_id}-coordinators")
         self.shares = _share_coordinator(world, metadata, replication.hosting, log_dirs)
         self.persister = Persister(
             node_id,
@@ -92,6 +96,8 @@ class Coordinators:
         self.transactions_client = TransactionsClient(
             node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self.connections
         )
+        self.delivery_logs = self._delivery_logs()
+        """The delivery logs that this broker leads."""
         self.share_leader = self._share_leader(topic_creation, replication.hosting)
         """The part of share groups that this broker serves as the leader of partitions."""
         self.by_topic: dict[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
@@ -99,6 +105,20 @@ class Coordinators:
             SHARE_STATE_TOPIC: self.shares,
             TRANSACTION_TOPIC: self.transactions,
         }
+
+    def _delivery_logs(self) -> DeliveryLogs:
+        world, metadata = self._world, self._metadata
+        return DeliveryLogs(
+            world,
+            lambda: metadata.image,
+            (_connections(world, metadata, CLIENT_ID), _connections(world, metadata, CLIENT_ID)),
+            lambda topic: (
+                metadata.log_settings(topic).delivery_max_pending,
+                metadata.config.delivery_broker_max_pending,
+            ),
+            lambda: metadata.config.request_timeout_ms,
+            self._fail,
+        )
 
     def _share_leader(self, topic_creation: TopicCreation, hosting: Hosting) -> ShareLeader:
         world, metadata = self._world, self._metadata
@@ -128,6 +148,7 @@ class Coordinators:
         """Load or unload a coordinator when this broker has started or stopped leading a partition."""
         if not leads:
             self.share_leader.forget(partition.topic_id, partition.index)
+        self.delivery_logs.leadership_changed(partition, leads)
         coordinator = self.by_topic.get(partition.topic)
         if coordinator is None:
             return
@@ -146,6 +167,7 @@ class Coordinators:
     def close(self) -> None:
         """Stop the coordinators, and close the connections to other brokers."""
         self.share_leader.close()
+        self.delivery_logs.close()
         self.groups.close()
         self.streams_topics.close()
         self.shares.close()
@@ -155,10 +177,10 @@ class Coordinators:
         self.connections.close()
 
 
-def _connections(world: World, metadata: MetadataView, node_id: int) -> BrokerConnections:
+def _connections(world: World, metadata: MetadataView, client_id: str) -> BrokerConnections:
     return BrokerConnections(
         broker_dialer(world, lambda: metadata.config),
-        f"broker-{node_id}-coordinators",
+        client_id,
         metadata.address_for_brokers,
     )
 

@@ -15,7 +15,7 @@ from kpybroker.metadata.whereabouts import Leader
 from kpybroker.security.audit import Json
 from kpybroker.security.authorizer import Authorizer
 from kpybroker.security.standard_authorizer import StandardAuthorizer
-from kpybroker.topics import INTERNAL_TOPICS
+from kpybroker.topics import is_internal
 
 
 class MetadataView:
@@ -56,7 +56,7 @@ class MetadataView:
 
     def log_settings(self, topic: str) -> LogSettings:
         """The settings of a topic's logs."""
-        return self.dynamic.log_settings(self.image, topic, replayed=topic in INTERNAL_TOPICS)
+        return self.dynamic.log_settings(self.image, topic, replayed=is_internal(topic))
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """The name of the topic with this id; None if there is none."""

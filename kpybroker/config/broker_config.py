@@ -107,6 +107,7 @@ class BrokerConfig:
     follower_replication_throttled_rate: int
     replica_alter_log_dirs_io_max_bytes_per_second: int
 
+    delivery_broker_max_pending: int
     num_partitions: int
     default_replication_factor: int
     unstable_feature_versions_enable: bool

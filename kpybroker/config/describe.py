@@ -14,6 +14,7 @@ from kpybroker.config.key import ConfigKey, Mode
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
 
 UNKNOWN_KIND = 0
+OWN_PREFIX = "kpybroker."
 KEPT_MAX = 1000
 
 
@@ -93,6 +94,8 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Sequen
 def _describe_topic(layers: BrokerLayers, overrides: Mapping[str, str]) -> Sequence[Described]:
     entries = []
     for key in _shown(TOPIC_KEYS, layers.config):
+        if key.name.startswith(OWN_PREFIX) and key.name not in overrides:
+            continue  # Kafka's tools list all settings of a topic
         names = [name for name, _ in TOPIC_SYNONYMS.get(key.name, ())]
         broker = BROKER_SYNONYMS.get(names[0], (names[0],)) if names else ()
         synonyms = layers.synonyms(names[0], broker) if names else []

@@ -46,6 +46,10 @@ class LogSettings:
     leader_replication_throttled_replicas: frozenset[str] = frozenset()
     follower_replication_throttled_replicas: frozenset[str] = frozenset()
     """`partition:broker`, or `*` (KIP-73)."""
+    delivery_scheduled: bool = False
+    """Whether records may be scheduled with the headers `deliver-at` and `deliver-after`."""
+    delivery_max_ahead_ms: int = 365 * DAY_MS
+    delivery_max_pending: int = 10_000_000
     fsync_always: bool = False
     """Whether records are on disk, and not only in the page cache, before they are acknowledged. This is so if
     `kpybroker.fsync=always`, flush.messages or flush.ms is set."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpybroker.config.key import INT, LIST, STRING, ConfigKey, at_least, between, obeyed, one_of
+from kpybroker.config.key import INT, LIST, LONG, STRING, ConfigKey, at_least, between, obeyed, one_of
 
 JSON = "json"
 OWN_KEYS: tuple[ConfigKey, ...] = (
@@ -27,6 +27,14 @@ OWN_KEYS: tuple[ConfigKey, ...] = (
         None,
         doc="The cluster id of a new directory, 22 characters of base64. By default it is derived from "
         "controller.quorum.voters, so that all nodes of a new cluster have the same id; without voters it is random.",
+    ),
+    obeyed(
+        "kpybroker.delivery.broker.max.pending",
+        LONG,
+        "20000000",
+        at_least(1),
+        doc="Maximum number of pending scheduled records in the partitions of delivery logs that this broker leads. "
+        "Each takes 12 bytes of memory.",
     ),
     obeyed(
         "kpybroker.fsync",

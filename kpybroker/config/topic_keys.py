@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kpybroker.config.delivery_keys import DELIVERY_KEYS
 from kpybroker.config.key import (
     BOOLEAN,
     DOUBLE,
@@ -46,6 +47,7 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {
         obeyed("follower.replication.throttled.replicas", LIST, "", ThrottledReplicas()),
         obeyed("index.interval.bytes", INT, "4096", at_least(0)),
         obeyed("internal.segment.bytes", INT, None, internal=True),
+        *DELIVERY_KEYS,
         obeyed("leader.replication.throttled.replicas", LIST, "", ThrottledReplicas()),
         harmless("local.retention.bytes", LONG, "-2", at_least(-2), doc=ONLY_TIERS),
         harmless("local.retention.ms", LONG, "-2", at_least(-2), doc=ONLY_TIERS),

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 from kpybroker.controller.acl_commands import AclResult, CreateAcls, DeleteAcls
+from kpybroker.controller.ids import random_uuid
 from kpybroker.controller.state import ControllerState
-from kpybroker.controller.topics import random_uuid
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.acls import record_of
 from kpybroker.security.acls import ANY, MATCH, Acl, AclFilter, PatternType, Permission

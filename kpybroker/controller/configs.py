@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from random import Random
 from typing import Any
 
 from kpybroker.config import BrokerConfig
@@ -17,6 +18,7 @@ from kpybroker.config.properties import did_you_mean
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
+from kpybroker.controller import delivery_logs
 from kpybroker.controller.commands import (
     AlterConfigs,
     AlterOp,
@@ -61,29 +63,33 @@ Change = Callable[[Mapping[str, str]], dict[str, str]]
 
 
 def alter_configs(
-    state: ControllerState, config: BrokerConfig, command: AlterConfigs
+    state: ControllerState, config: BrokerConfig, random: Random, command: AlterConfigs
 ) -> tuple[list[Any], list[ConfigResult]]:
     """Decide on an AlterConfigs: afterwards, the resource has only the given settings."""
 
     def change_of(resource: ReplaceConfigs) -> Change:
         return lambda _: _replaced(resource)
 
-    return _alter(state, config, command, change_of)
+    return _alter(state, config, random, command, change_of)
 
 
 def incremental_alter_configs(
-    state: ControllerState, config: BrokerConfig, command: IncrementalAlterConfigs
+    state: ControllerState, config: BrokerConfig, random: Random, command: IncrementalAlterConfigs
 ) -> tuple[list[Any], list[ConfigResult]]:
     """Decide on an IncrementalAlterConfigs: each change is applied to the current settings."""
 
     def change_of(resource: ChangeConfigs) -> Change:
         return lambda current: _changed(resource, current)
 
-    return _alter(state, config, command, change_of)
+    return _alter(state, config, random, command, change_of)
 
 
 def _alter(
-    state: ControllerState, config: BrokerConfig, command: AlterConfigs | IncrementalAlterConfigs, change_of: Any
+    state: ControllerState,
+    config: BrokerConfig,
+    random: Random,
+    command: AlterConfigs | IncrementalAlterConfigs,
+    change_of: Any,
 ) -> tuple[list[Any], list[ConfigResult]]:
     resources, host = command.resources, command.host
     asked = Counter((resource.resource_type, resource.resource_name) for resource in resources)
@@ -102,10 +108,14 @@ def _alter(
             _check_settings(config, kind, name, wanted, current)
             if kind == ResourceType.TOPIC and wanted.get(POLICY) != current.get(POLICY):
                 check_policy(name, wanted.get(POLICY, config.topic_default(POLICY)))
+            if kind == ResourceType.TOPIC:
+                delivery_logs.check_scheduled(name, wanted)
             if kind == ResourceType.BROKER:
                 check_doors(state, config, name, wanted, host)
             changes = _difference(kind, name, current, wanted)
             records.extend(changes)
+            if kind == ResourceType.TOPIC:
+                records.extend(_delivery_log(state, config, random, name, wanted))
             is_brokers_own = kind == ResourceType.BROKER and name
             if state.features.get(ELR_FEATURE, 0) and any(c.name == MIN_ISR for c in changes) and not is_brokers_own:
                 # the replicas became eligible under the old value
@@ -114,6 +124,24 @@ def _alter(
         except KafkaError as refusal:
             results.append(ConfigResult(kind, name, refusal.code, refusal.message))
     return [] if command.validate_only else records, results
+
+
+def _delivery_log(
+    state: ControllerState, config: BrokerConfig, random: Random, name: str, wanted: Mapping[str, str]
+) -> list[Any]:
+    """The records of the delivery log that a topic with these settings lacks. Raises POLICY_VIOLATION."""
+    partitions = state.topics[name].partitions
+    replicas = [
+        tuple(node_id for node_id in partitions[index].replicas if node_id not in partitions[index].removing_replicas)
+        for index in sorted(partitions)
+    ]
+    records = delivery_logs.created(state, random, name, wanted, replicas)
+    if records and state.partition_count + len(replicas) > config.max_partitions:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"The cluster may have at most {config.max_partitions} partitions (kpybroker.max.partitions).",
+        )
+    return records
 
 
 def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:

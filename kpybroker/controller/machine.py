@@ -10,11 +10,11 @@ from kpybroker.config import BrokerConfig
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller import (
     acls,
-    assignments,
     brokers,
     configs,
     elections,
     features,
+    growth,
     isr,
     log_dirs,
     quotas,
@@ -108,11 +108,11 @@ class ControllerMachine:
             case asked.DeleteTopics():
                 return topics.delete_topics(state, self.config, command)
             case asked.CreatePartitions():
-                return assignments.create_partitions(state, self.config, self._random, command)
+                return growth.create_partitions(state, self.config, self._random, command)
             case asked.AlterConfigs():
-                return configs.alter_configs(state, self.config, command)
+                return configs.alter_configs(state, self.config, self._random, command)
             case asked.IncrementalAlterConfigs():
-                return configs.incremental_alter_configs(state, self.config, command)
+                return configs.incremental_alter_configs(state, self.config, self._random, command)
             case asked.AlterClientQuotas():
                 return quotas.alter_client_quotas(state, command)
             case AlterUserScramCredentials():

@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 from kpybroker.config.token_settings import TokenSettings
+from kpybroker.controller.ids import random_uuid
 from kpybroker.controller.state import ControllerState
 from kpybroker.controller.token_commands import CreateDelegationToken, ExpireDelegationToken, RenewDelegationToken
-from kpybroker.controller.topics import random_uuid
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Moment
 from kpybroker.metadata.tokens import record_of

@@ -9,6 +9,7 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.config.resource_type import ResourceType
+from kpybroker.controller import delivery_logs
 from kpybroker.controller.assignments import check_assignments, new_partition, place
 from kpybroker.controller.commands import (
     ZERO_UUID,
@@ -19,6 +20,7 @@ from kpybroker.controller.commands import (
     TopicResult,
 )
 from kpybroker.controller.configs import check_topic_configs
+from kpybroker.controller.ids import random_uuid
 from kpybroker.controller.internal_topics import KEPT_BY, POLICY, check_policy
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.state import ControllerState
@@ -81,12 +83,14 @@ def _create(
     settings = made.settings.get(topic.configs)
     if settings is None:
         settings = made.settings[topic.configs] = _settings(config, topic)
+    delivery_logs.check_scheduled(topic.name, settings)
     if topic.name in INTERNAL_TOPICS:
         settings = {**KEPT_BY[topic.name], **settings}
         check_policy(topic.name, settings[POLICY])
     placed = _assign(state, config, random, topic)
     count = len(placed)
-    if state.partition_count + made.partitions + count > config.max_partitions:
+    hosted = 2 * count if delivery_logs.is_scheduled(settings) else count
+    if state.partition_count + made.partitions + hosted > config.max_partitions:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
             f"The cluster may have at most {config.max_partitions} partitions "
@@ -94,7 +98,7 @@ def _create(
         )
     charge(count)
     topic_id = random_uuid(random)
-    made.partitions += count
+    made.partitions += hosted
     made.normal_names[state.normal_name(topic.name)] = topic.name
     made.records.append(stored.TopicRecord(name=topic.name, topic_id=topic_id))
     for name, value in settings.items():
@@ -103,6 +107,7 @@ def _create(
         )
     for index, replicas in enumerate(placed):
         made.records.append(new_partition(state, topic_id, index, replicas))
+    made.records += delivery_logs.created(state, random, topic.name, settings, placed)
     return TopicResult(
         topic.name,
         topic_id,
@@ -118,6 +123,7 @@ def _check_name(state: ControllerState, name: str, made: _Made) -> None:
     reason = invalid_topic_name(name)
     if reason is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
+    delivery_logs.check_not_reserved(name)
     if name in state.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     normal = state.normal_name(name)
@@ -206,8 +212,10 @@ def delete_topics(
                     ErrorCode.INVALID_REQUEST, "Duplicate topic name." if name is not None else "Duplicate topic id."
                 )
             topic_name, found_id = _find(state, name, topic_id)
+            delivery_logs.check_not_of_a_topic(state, topic_name)
             command.charge(len(state.topics[topic_name].partitions))
             records.append(stored.RemoveTopicRecord(topic_id=found_id))
+            records += delivery_logs.removed(state, topic_name)
             results.append(TopicResult(topic_name, found_id))
         except KafkaError as refusal:
             results.append(TopicResult(name, topic_id, refusal.code, refusal.message))
@@ -232,14 +240,3 @@ def _find(state: ControllerState, name: str | None, topic_id: bytes) -> tuple[st
     if topic_id not in state.names:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
     return state.names[topic_id], topic_id
-
-
-def random_uuid(random: Random) -> bytes:
-    """A version 4 UUID whose text does not begin with a dash, like Kafka's: a tool would mistake such an argument for
-    an option."""
-    while True:
-        raw = bytearray(random.randbytes(16))
-        raw[6] = raw[6] & 0x0F | 0x40
-        raw[8] = raw[8] & 0x3F | 0x80
-        if raw[0] >> 2 != 0b111110:
-            return bytes(raw)

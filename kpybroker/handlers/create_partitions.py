@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
-from kpybroker.controller.assignments import NEW_PARTITIONS_PER_REQUEST_MAX, too_many_partitions
 from kpybroker.controller.commands import CreatePartitions, NewPartitions
+from kpybroker.controller.growth import NEW_PARTITIONS_PER_REQUEST_MAX, too_many_partitions
 from kpybroker.errors import KafkaError
 from kpybroker.serving.fair_loop import SLICE, Turns, at_most_twice, decided
 from kpybroker.serving.metadata_wait import served_everywhere

@@ -16,7 +16,7 @@ from kpybroker.security.authorizer import AclResource, Operation
 from kpybroker.serving.authorization import allows, is_shown
 from kpybroker.serving.authorized_operations import operations_of
 from kpybroker.serving.fair_loop import Turns
-from kpybroker.topics import INTERNAL_TOPICS
+from kpybroker.topics import is_internal
 from kpybroker.wire.rpc.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsResponsePartition,
@@ -117,14 +117,14 @@ def _topic(broker: Broker, name: str, first: int, limit: int) -> DescribeTopicPa
         return DescribeTopicPartitionsResponseTopic(
             error_code=code,
             name=name,
-            is_internal=name in INTERNAL_TOPICS,
+            is_internal=is_internal(name),
             partitions=[],
         )
     live = broker.metadata.image.live_brokers()
     return DescribeTopicPartitionsResponseTopic(
         name=name,
         topic_id=image.id,
-        is_internal=name in INTERNAL_TOPICS,
+        is_internal=is_internal(name),
         partitions=[
             _partition(index, partition, live)
             for index, partition in enumerate(image.partitions[first : first + limit], start=first)

@@ -21,7 +21,7 @@ from kpybroker.security.authorizer import AclResource, Operation
 from kpybroker.serving.authorization import allows, is_shown
 from kpybroker.serving.authorized_operations import NOT_ASKED, cluster_operations_of, operations_of
 from kpybroker.serving.fair_loop import Turns
-from kpybroker.topics import INTERNAL_TOPICS
+from kpybroker.topics import is_internal
 from kpybroker.wire.codec.codec import build, build_in_turns
 from kpybroker.wire.codec.primitives import ZERO_UUID
 from kpybroker.wire.rpc.metadata import (
@@ -217,7 +217,7 @@ def _asked(
     return MetadataResponseTopic(
         error_code=code,
         name=name,
-        is_internal=name in INTERNAL_TOPICS,
+        is_internal=is_internal(name),
         partitions=[],
         topic_authorized_operations=operations(name),
     )
@@ -227,7 +227,7 @@ def _topic(topic: TopicImage, live: frozenset[int], operations: Operations) -> M
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
-        is_internal=topic.name in INTERNAL_TOPICS,
+        is_internal=is_internal(topic.name),
         partitions=[
             MetadataResponsePartition(
                 error_code=ErrorCode.NONE if p.leader in live else ErrorCode.LEADER_NOT_AVAILABLE,

@@ -15,6 +15,8 @@ import pytest
 
 from kpybroker.config import BrokerConfig, LogSettings, parse_config
 from kpybroker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
+from kpybroker.config.delivery_keys import DELIVERY_KEYS, SCHEDULED
+from kpybroker.config.describe import describe_topic
 from kpybroker.config.documentation import NO_EFFECT, documentation, purpose
 from kpybroker.config.key import Between, ConfigKey, Effect, OneOf
 from kpybroker.config.own_keys import OWN_KEYS
@@ -65,9 +67,17 @@ def test_every_default_is_in_range() -> None:
                 assert key.parse(key.default) == key.default_value
 
 
-def test_own_settings_are_broker_settings_with_our_prefix() -> None:
-    assert all(key.name.startswith("kpybroker.") and key.doc and key.has_effect for key in OWN_KEYS)
-    assert not any(name.startswith("kpybroker.") for table in ("topic", "group") for name in TABLES[table])
+def test_own_settings_have_our_prefix_and_a_text() -> None:
+    own = [*OWN_KEYS, *DELIVERY_KEYS]
+    assert all(key.name.startswith("kpybroker.") and key.doc and key.has_effect for key in own)
+    ours = {name for table in ("topic", "group") for name in TABLES[table] if name.startswith("kpybroker.")}
+    assert ours == {key.name for key in DELIVERY_KEYS}
+
+
+def test_own_settings_of_a_topic_are_shown_only_if_they_are_set() -> None:
+    config = parse_config()
+    shown = {entry.name for entry in describe_topic(config, {SCHEDULED: "true"})}
+    assert shown - {entry.name for entry in describe_topic(config, {})} == {SCHEDULED}
 
 
 def test_the_typed_view_of_a_log_has_the_tables_defaults() -> None:

@@ -21,7 +21,7 @@ from kpybroker.replication.partition.partition_events import PartitionEvents
 from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.storage.log.admission import NOTHING, Appended
 from kpybroker.storage.log.log import Log
-from kpybroker.topics import INTERNAL_TOPICS
+from kpybroker.topics import is_internal
 from kpybroker.wire.records.batch import split
 from kpybroker.wire.records.markers import Marker, encode_marker
 
@@ -84,7 +84,7 @@ class Partition:
         self.topic_id = topic_id
         self.index = index
         self.log = storage
-        self.is_internal = topic in INTERNAL_TOPICS
+        self.is_internal = is_internal(topic)
         self.leader_id = -1
         self.leader_epoch = -1
         self.partition_epoch = -1

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.security.authorizer import Operation
-from kpybroker.serving.authorization import allows_topic
+from kpybroker.scheduled.division import DividedBatch
 from kpybroker.serving.produce.refusals import first_error, name_leader, refuse_partition
 from kpybroker.serving.produce.reply import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProduceReply, Row
+from kpybroker.serving.produce.rights import delivers, may_write
+from kpybroker.serving.produce.scheduling import EntryRow, ScheduledReply, check_delivery
 from kpybroker.storage.log.admission import ALL, NOTHING
-from kpybroker.topics import TopicPartition
+from kpybroker.topics import TopicPartition, scheduled_topic_of
 from kpybroker.wire.records.batch import Batch, split
 from kpybroker.wire.rpc.produce import PartitionProduceResponse, Request, Response, TopicProduceResponse
 
@@ -39,13 +40,15 @@ def admit(
     broker: Broker, call: Call, acks: int, topic: str, index: int, records: Buffer | None
 ) -> tuple[Partition, list[Batch]]:
     """The partition to append to, and the batches in `records`. Raises KafkaError."""
-    if broker.metadata.authorizer is not None and not allows_topic(broker, call, Operation.WRITE, topic):
+    if broker.metadata.authorizer is not None and not may_write(broker, call, topic):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     partition = broker.replication.hosting.leads(topic, index)
     if records is None:
         raise KafkaError(ErrorCode.INVALID_RECORD, "the request has no records")
     if partition.is_internal and call.client_id != ADMIN_CLIENT:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not produce to {topic}")
+        if scheduled_topic_of(topic) is None or not delivers(broker, call):
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not produce to {topic}")
+        broker.coordinators.delivery_logs.require_room(topic, index)
     if acks == ACKS_ALL:
         partition.require_in_sync(partition.log.settings.min_insync_replicas)
     return partition, split(records, BATCHES_MAX)
@@ -55,6 +58,7 @@ def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts,
     """Append to every partition that accepts its batch. With acks=0, raise MalformedFrame if any partition refuses."""
     result = Response()
     rows: list[Row] = []
+    entries: list[EntryRow] = []
     refused = False
     for topic in request.topic_data:
         name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
@@ -79,10 +83,14 @@ def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts,
                     raise found
                 if found is not None:
                     known, batches = ALL, [found]
+                if partition.log.settings.delivery_scheduled:
+                    check_delivery(broker, call, partition, batches[0])
                 appended = partition.append(batches, broker.world.wall_ms(), verified=may_begin, known=known)
                 answer.base_offset = appended.base_offset
                 answer.log_append_time_ms = appended.log_append_time_ms
                 rows.append((partition, appended.last_offset + 1, answer))
+                if type(found) is DividedBatch:
+                    entries.append(EntryRow(partition, found, appended.base_offset, answer))
             except KafkaError as error:
                 refuse_partition(answer, error)
                 refused = True
@@ -90,6 +98,9 @@ def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts,
                     name_leader(broker, call, result, name, answer)
     if refused and request.acks == ACKS_NONE:
         raise MalformedFrame(f"a produce with acks=0 was refused: {first_error(result)}")
-    reply = ProduceReply(request, result if request.acks != ACKS_NONE else None, rows)
+    told_result = result if request.acks != ACKS_NONE else None
+    reply = ProduceReply(request, told_result, rows)
+    if entries:
+        reply = ScheduledReply(broker, request, told_result, rows, entries)
     broker.replication.flush_queue.woken.append(reply)
     return reply

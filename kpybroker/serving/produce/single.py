@@ -42,6 +42,11 @@ def append_one(
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         partition, batches = admit(broker, call, request.acks, name, data.index, records)
         batch = batches[0]
+        if partition.log.settings.delivery_scheduled:
+            from kpybroker.serving.produce.transactional import produce
+
+            data.records = records
+            return produce(broker, call, request)
         if batch.attributes & TRANSACTIONAL and (
             request.transactional_id is None
             or broker.metadata.authorizer is not None

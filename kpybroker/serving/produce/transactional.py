@@ -17,6 +17,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.authorizer import AclResource, Operation
 from kpybroker.serving.authorization import allows
 from kpybroker.serving.produce.append import ACKS, Verdicts
+from kpybroker.serving.produce.rights import delivers, may_write
 from kpybroker.serving.produce.validation import append_later, validate_and_append, validating_all
 from kpybroker.storage.producers.transactions import NOT_NEEDED, Verification
 from kpybroker.topics import TopicPartition
@@ -65,8 +66,8 @@ def append_in_transaction(
     batches = _transactional_batches(broker, call, request)
     verdicts: Verdicts = {}
     transactional_id = request.transactional_id
-    if transactional_id is None or not allows(
-        broker, call, Operation.WRITE, AclResource.TRANSACTIONAL_ID, transactional_id
+    if transactional_id is None or not (
+        delivers(broker, call) or allows(broker, call, Operation.WRITE, AclResource.TRANSACTIONAL_ID, transactional_id)
     ):
         _refuse_all(broker, call, request, verdicts, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     elif len({(batch.producer_id, batch.producer_epoch) for batch in batches.values()}) > 1:
@@ -92,7 +93,7 @@ def _transactional_batches(broker: Broker, call: Call, request: Request) -> dict
     found = {}
     for topic in request.topic_data:
         name = topic.name if call.version < 13 else broker.metadata.topic_name(topic.topic_id)
-        if name is not None and not allows(broker, call, Operation.WRITE, AclResource.TOPIC, name):
+        if name is not None and not may_write(broker, call, name):
             continue
         for data in topic.partition_data:
             try:

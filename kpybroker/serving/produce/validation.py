@@ -15,11 +15,14 @@ from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups import record_check as groups_checking
 from kpybroker.machine.contract import Stored
+from kpybroker.scheduled.division import PRODUCER as DELIVERY_PRODUCER
+from kpybroker.scheduled.division import divided
+from kpybroker.scheduled.entries import check_record
 from kpybroker.serving.produce.append import BATCHES_MAX, Validated, Verdicts, append_all
 from kpybroker.storage.log.admission import check_header, opening
 from kpybroker.storage.log.reencoding import refusal
 from kpybroker.storage.log.slices import OffLoop, Work, nothing_open
-from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, scheduled_topic_of
 from kpybroker.transactions import records as transactions_records
 from kpybroker.wire.records.batch import Batch, read_records, split
 from kpybroker.wire.records.record_scan import SLICE_RECORDS
@@ -32,6 +35,8 @@ SLICES_AT_ONCE = 4
 """How many slices run before other connections are served. They take a few milliseconds at most."""
 REPLAYED_LIMIT_BYTES = 8 << 20
 """The limit on the decompressed size of a batch that a coordinator will replay, because it reads a record at once."""
+ENTRY_LIMIT_BYTES = 64 << 20
+"""The same limit for the scheduled records of one batch, with their rows."""
 REPLAYED_ON_LOOP_BYTES = 16 << 10
 """The size up to which such a batch is read on the event loop. Larger or compressed batches are read on a thread."""
 CHECKS: dict[str, Callable[[Stored], None]] = {
@@ -50,9 +55,11 @@ def validating_one(
     """Validate one batch, and convert it if the topic's settings require that."""
     try:
         found = yield from opening(batch, settings, now_ms)
-        check = CHECKS.get(topic)
+        if settings.delivery_scheduled and batch.producer_id != DELIVERY_PRODUCER:
+            return {id(data): (yield from divided(found, settings, now_ms))}
+        check = check_of(topic)
         if check is not None:
-            work = partial(check_replayable, found, check)
+            work = partial(check_replayable, found, check, _limit_bytes(topic))
             if found.codec or found.size_bytes > REPLAYED_ON_LOOP_BYTES:
                 yield work
             else:
@@ -62,9 +69,22 @@ def validating_one(
         return {id(data): refusal}
 
 
-def check_replayable(batch: Batch, check: Callable[[Stored], None]) -> None:
+def check_of(topic: str) -> Callable[[Stored], None] | None:
+    """The function that checks the records of an internal topic; None for other topics."""
+    return CHECKS.get(topic) or (None if scheduled_topic_of(topic) is None else _check_delivery_record)
+
+
+def _check_delivery_record(record: Stored) -> None:
+    check_record(record.key, record.value)
+
+
+def _limit_bytes(topic: str) -> int:
+    return REPLAYED_LIMIT_BYTES if scheduled_topic_of(topic) is None else ENTRY_LIMIT_BYTES
+
+
+def check_replayable(batch: Batch, check: Callable[[Stored], None], limit_bytes: int) -> None:
     """Refuse a record that a coordinator could not replay. Raises KafkaError: INVALID_RECORD, MESSAGE_TOO_LARGE."""
-    for index, record in enumerate(read_records(batch, REPLAYED_LIMIT_BYTES)):
+    for index, record in enumerate(read_records(batch, limit_bytes)):
         try:
             check(Stored(record.key, record.value))
         except Damage as unreadable:
@@ -100,10 +120,11 @@ def validating_all(broker: Broker, call: Call, request: Request, found: Validate
             if len(batches) > 1:
                 continue
             (batch,) = batches
-            if name in CHECKS or log.opens(batch):
-                found |= yield from validating_one(data, batch, name or "", log.settings, broker.world.wall_ms())
+            settings = log.settings
+            if check_of(name or "") is not None or settings.delivery_scheduled or log.opens(batch):
+                found |= yield from validating_one(data, batch, name or "", settings, broker.world.wall_ms())
             else:
-                found[id(data)] = _with_sound_header(batch, log.settings, broker.world.wall_ms())
+                found[id(data)] = _with_sound_header(batch, settings, broker.world.wall_ms())
             done += batch.record_count + batch.size_bytes // BYTES_A_RECORD
             if done >= SLICE_RECORDS or found[id(data)] is not batch:  # otherwise the batch took an unknown time
                 done = 0

@@ -40,6 +40,7 @@ from kpybroker.storage.log.write_behind import WRITE_BYTES, WriteBehind, may_gro
 from kpybroker.storage.producers.loading import note_end
 from kpybroker.storage.producers.producers import PRODUCER_EXPIRATION_MS, ProducerStates
 from kpybroker.storage.producers.transactions import Verification
+from kpybroker.topics import scheduled_topic_of
 from kpybroker.wire.records.batch import Batch, base_offset_of
 from kpybroker.world import Buffer, World
 
@@ -56,6 +57,7 @@ class Log:
     """One partition's log on one disk. Not thread-safe."""
 
     __slots__ = (
+        "_gaps",
         "_on_start_moved",
         "_on_written",
         "_queue",
@@ -87,6 +89,8 @@ class Log:
         """The offset up to which compaction has cleaned the log. It is at most `end`."""
         self.behind: WriteBehind | None = None
         """The writes that a thread does for this log; None if there are none."""
+        self._gaps = scheduled_topic_of(files.topic) is not None
+        """Whether a producer's sequence may be higher than the next one: a delivery log lacks batches."""
         self._sync = GroupSync(files)
         self._queue: list[Buffer] = []
         self._on_written: Callable[[], None] = _nobody_waits
@@ -229,7 +233,7 @@ class Log:
             batch = batches[0]
             if known != ALL:
                 check_header(batch, settings, now_ms)
-            if batch.producer_id >= 0 and (earlier := self.producers.check(batch, verified)) is not None:
+            if batch.producer_id >= 0 and (earlier := self.producers.check(batch, verified, self._gaps)) is not None:
                 stamped = earlier.timestamp if batch_time_is_ours(settings) else -1
                 return Appended(earlier.first_offset, earlier.last_offset, stamped, duplicate=True)
             if known == NOTHING and self.opens(batch):

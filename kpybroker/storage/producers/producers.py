@@ -30,6 +30,8 @@ _HEADER = Struct(">hI")
 _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
 _SEQUENCE_MASK = 0x7FFFFFFF
+_GAP_MAX = 1 << 30
+"""Sequences wrap, so a sequence that is further ahead is one from the past."""
 
 
 class Written(NamedTuple):
@@ -141,8 +143,9 @@ class ProducerStates:
         waiting = self.verifications.get(verified.producer_id)
         return waiting is not verified and not self.has_open(verified.producer_id, verified.producer_epoch)
 
-    def check(self, batch: Batch, verified: Verification | None = None) -> Written | None:
-        """The earlier batch that `batch` repeats; None if there is none and `batch` may be appended.
+    def check(self, batch: Batch, verified: Verification | None = None, gaps: bool = False) -> Written | None:
+        """The earlier batch that `batch` repeats; None if there is none and `batch` may be appended. With `gaps`, its
+        sequence may be higher than the next one.
 
         Raises INVALID_TXN_STATE for transactional records outside a transaction or other records within one,
         INVALID_PRODUCER_EPOCH for an older epoch, and OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. An unknown producer may
@@ -153,7 +156,8 @@ class ProducerStates:
         if known is None:
             if batch.attributes & TRANSACTIONAL:
                 self.require_transaction(batch.producer_id, batch.producer_epoch, verified)
-                self._require_first(batch)
+                if not gaps:
+                    self._require_first(batch)
             return None
         first = batch.base_sequence
         if batch.producer_epoch == known.producer_epoch:
@@ -167,7 +171,7 @@ class ProducerStates:
         if batch.attributes & TRANSACTIONAL:
             self.require_transaction(batch.producer_id, batch.producer_epoch, verified)
         self.check_epoch(known.producer_id, batch.producer_epoch)
-        if first != expected:
+        if first != expected and not (gaps and (first - expected) & _SEQUENCE_MASK < _GAP_MAX):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {batch.producer_id} sent sequence {first}, expected {expected}",

@@ -1,0 +1,199 @@
+"""Divides a producer's batch into the records that are due and those that are scheduled, and builds delivered batches.
+
+The batch of the due records keeps its offsets, producer and sequence, as a batch from which compaction has removed
+records. So the topic's partition checks the sequence of every batch of an idempotent producer, and each scheduled
+record has an offset of its own, which its producer is told and which no other record will have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from kpybroker.config import LogSettings
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.scheduled.entries import RECORDS_MAX, Entry
+from kpybroker.scheduled.times import ACCEPTED, DELIVER_AFTER, DELIVER_AT, OFFSET, due_ms
+from kpybroker.storage.log.reencoding import ON_LOOP_BYTES, RECOMPRESSED_LIMIT_BYTES, refusal
+from kpybroker.storage.log.slices import Work, nothing_open
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, put_varint, read_varint, sealed
+from kpybroker.wire.records.compression import decompress
+from kpybroker.wire.records.record_removal import emptied, thinned
+from kpybroker.wire.records.record_scan import SLICE_RECORDS
+
+PRODUCER = 1 << 62
+"""The producer id of all deliveries: the leader of a partition of a delivery log is the only one that delivers to the
+partition of the topic with the same index, and no controller allocates this id."""
+ADDED_BYTES = 80
+"""The headers of a delivered record that its producer has not sent take less than this."""
+_MARK = b"deliver-a"
+"""The names of both headers begin with this, so that most records need not be parsed."""
+_BLAMED_MAX = 1000
+
+
+class DividedBatch(Batch):
+    """The batch of the records that are due, and the entry of those that are scheduled."""
+
+    __slots__ = ("entry", "entry_codec", "last_due_ms")
+
+    entry: Entry
+    entry_codec: int
+    """The codec of the producer's batch."""
+    last_due_ms: int
+
+
+class Part(NamedTuple):
+    """A record of a batch: its bytes from `begin` to `end`, the delta of its offset, and its due time if it is not due
+    yet."""
+
+    begin: int
+    end: int
+    offset_delta: int
+    due_ms: int | None
+
+
+class Delivered(NamedTuple):
+    """A record to deliver: the entry, the number of the record in it, and the offset that its producer was told."""
+
+    entry: Entry
+    number: int
+    told_offset: int
+
+
+def divided(batch: Batch, settings: LogSettings, now_ms: int) -> Work[Batch]:
+    """The batch itself if all its records are due, otherwise a DividedBatch. The batch has been validated.
+
+    Raises INVALID_RECORD for times that cannot be read or are too far ahead, MESSAGE_TOO_LARGE for scheduled records
+    that would be too large with the headers of a delivery.
+    """
+    body = batch.view[HEADER_BYTES:]
+    if batch.codec:
+        work = partial(decompress, batch.codec, body, RECOMPRESSED_LIMIT_BYTES)
+        plain = bytes(work() if len(body) <= ON_LOOP_BYTES else (yield work))
+    else:
+        plain = bytes(body)
+    if _MARK not in plain:
+        return batch
+    parts, at, wrong = list[Part](), 0, list[tuple[int, str]]()
+    for first in range(0, batch.record_count, SLICE_RECORDS):
+        count = min(SLICE_RECORDS, batch.record_count - first)
+        at = _read_parts(plain, at, count, now_ms, parts, wrong)
+        yield nothing_open
+    latest_ms = now_ms + settings.delivery_max_ahead_ms
+    for part in parts:
+        if part.due_ms is not None and part.due_ms > latest_ms and len(wrong) < _BLAMED_MAX:
+            ahead = settings.delivery_max_ahead_ms
+            wrong.append((part.offset_delta, f"due more than kpybroker.delivery.max.ahead.ms={ahead} ahead"))
+    if wrong:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the record cannot be scheduled: {wrong[0][1]}", wrong)
+    if all(part.due_ms is None for part in parts):
+        return batch
+    return _divide(batch, plain, parts, settings, now_ms)
+
+
+def _read_parts(plain: bytes, at: int, count: int, now_ms: int, parts: list[Part], wrong: list[tuple[int, str]]) -> int:
+    """Read `count` records from position `at` on. Returns the position after them."""
+    find = plain.find
+    for _ in range(count):
+        begin = at
+        size, at = read_varint(plain, at)
+        end = at + size
+        due: int | None = None
+        _, at = read_varint(plain, at + 1)
+        delta, at = read_varint(plain, at)
+        if find(_MARK, at, end) >= 0:
+            try:
+                due = _due_of(plain, at, now_ms)
+            except ValueError as error:
+                if len(wrong) < _BLAMED_MAX:
+                    wrong.append((delta, str(error)))
+        parts.append(Part(begin, end, delta, due))
+        at = end
+    return at
+
+
+def _due_of(plain: bytes, at: int, now_ms: int) -> int | None:
+    """The due time of the record whose key begins at `at`; None if it is due. Raises ValueError."""
+    count, at = read_varint(plain, _headers_at(plain, at))
+    found: tuple[bytes, bytes | None] | None = None
+    for _ in range(count):
+        size, at = read_varint(plain, at)
+        name = plain[at : at + size]
+        size, at = read_varint(plain, at + size)
+        if name in (DELIVER_AT, DELIVER_AFTER):
+            found = name, plain[at : at + size] if size >= 0 else None
+        at += max(size, 0)
+    if found is None:
+        return None
+    due = due_ms(*found, now_ms)
+    return due if due > now_ms else None
+
+
+def _headers_at(plain: bytes, at: int) -> int:
+    """The position of the number of headers of the record whose key begins at `at`."""
+    for _ in range(2):
+        size, at = read_varint(plain, at)
+        at += max(size, 0)
+    return at
+
+
+def _divide(batch: Batch, plain: bytes, parts: list[Part], settings: LogSettings, now_ms: int) -> DividedBatch:
+    kept, records = bytearray(), bytearray()
+    rows, count = list[tuple[int, int, int]](), 0
+    for begin, end, delta, due in parts:
+        if due is None:
+            kept += plain[begin:end]
+            count += 1
+            continue
+        if end - begin + HEADER_BYTES + ADDED_BYTES > settings.max_message_bytes:
+            text = f"a scheduled record of {end - begin} bytes, max.message.bytes is {settings.max_message_bytes}"
+            raise refusal(ErrorCode.MESSAGE_TOO_LARGE, text, [delta])
+        rows.append((len(records), delta, due))
+        records += plain[begin:end]
+    if len(rows) > RECORDS_MAX:
+        text = f"a batch with {len(rows)} scheduled records: at most {RECORDS_MAX} are accepted"
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
+    due_now = thinned(batch, kept, count, batch.max_timestamp, None) if count else emptied(batch)
+    found = DividedBatch(memoryview(bytearray(due_now)))
+    found.entry = Entry(now_ms, batch.base_timestamp, rows, bytes(records))
+    found.entry_codec = batch.codec
+    found.last_due_ms = max(row[2] for row in rows)
+    return found
+
+
+def delivered_batch(records: Sequence[Delivered], epoch: int, sequence: int) -> bytearray:
+    """The batch that delivers these records, as their producers sent them, with two more headers."""
+    body = bytearray()
+    base_timestamp = max_timestamp = 0
+    for delta, (entry, number, told_offset) in enumerate(records):
+        begin = entry.rows[number][0]
+        plain = entry.records
+        size, at = read_varint(plain, begin)
+        end = at + size
+        attributes = plain[at]
+        shift, at = read_varint(plain, at + 1)
+        _, at = read_varint(plain, at)
+        timestamp = entry.base_timestamp + shift
+        if not delta:
+            base_timestamp = max_timestamp = timestamp
+        max_timestamp = max(max_timestamp, timestamp)
+        headers_at = _headers_at(plain, at)
+        count, rest_at = read_varint(plain, headers_at)
+        record = bytearray((attributes,))
+        put_varint(record, timestamp - base_timestamp)
+        put_varint(record, delta)
+        record += plain[at:headers_at]
+        put_varint(record, count + 2)
+        record += plain[rest_at:end]
+        for name, value in ((ACCEPTED, entry.accepted_ms), (OFFSET, told_offset)):
+            put_varint(record, len(name))
+            record += name
+            text = b"%d" % value
+            put_varint(record, len(text))
+            record += text
+        put_varint(body, len(record))
+        body += record
+    last = len(records) - 1
+    header = (0, last, base_timestamp, max_timestamp, PRODUCER, epoch, sequence, last + 1)
+    return sealed(0, -1, header, body)

@@ -1,0 +1,115 @@
+"""A Produce with scheduled records: they are written to the delivery log, and the rest of their batch to the topic.
+
+The connection waits for both, because the batches of a producer must reach the delivery log in their order. If one of
+them has not reached it, later ones of the same producer are refused until it is sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.scheduled.division import PRODUCER, DividedBatch
+from kpybroker.scheduled.entries import encode_entry, entry_key
+from kpybroker.serving.produce.refusals import refuse_partition
+from kpybroker.serving.produce.reply import ProduceReply, Row
+from kpybroker.serving.produce.rights import delivers
+from kpybroker.wire.records.batch import Batch, Record, encode_batch
+from kpybroker.wire.rpc.produce import PartitionProduceResponse, Request, Response
+
+if TYPE_CHECKING:
+    from kpybroker.broker.broker import Broker
+    from kpybroker.call import Call
+    from kpybroker.replication.partition.partition import Partition
+
+
+class EntryRow(NamedTuple):
+    """A batch that was appended at `base_offset`. Its scheduled records have to be written to the delivery log."""
+
+    partition: Partition
+    batch: DividedBatch
+    base_offset: int
+    answer: PartitionProduceResponse
+
+
+def check_delivery(broker: Broker, call: Call, partition: Partition, batch: Batch) -> None:
+    """Check a batch for a topic with scheduled records before it is appended.
+
+    Raises INVALID_RECORD if the producer id is that of deliveries, but the sender is no broker, and
+    OUT_OF_ORDER_SEQUENCE_NUMBER if an earlier batch of the producer has not reached the delivery log.
+    """
+    if batch.producer_id == PRODUCER and not delivers(broker, call):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the producer id {PRODUCER} is reserved for scheduled records")
+    if type(batch) is DividedBatch:
+        broker.coordinators.delivery_logs.missing.check(partition.topic_id, partition.index, batch)
+
+
+class ScheduledReply(ProduceReply):
+    """Waits for the topic's partitions, as for any Produce, then for their delivery logs."""
+
+    __slots__ = ("_broker", "_entries", "_task")
+
+    parallel = False
+
+    def __init__(
+        self,
+        broker: Broker,
+        request: Request,
+        result: Response | None,
+        rows: Sequence[Row],
+        entries: Sequence[EntryRow],
+    ) -> None:
+        super().__init__(request, result, rows)
+        self._broker = broker
+        self._entries = entries
+        self._task: asyncio.Task[None] | None = None
+
+    def _finish(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._schedule())
+
+    async def _schedule(self) -> None:
+        await asyncio.gather(*(self._schedule_one(row) for row in self._entries if not row.answer.error_code))
+        super()._finish()
+
+    async def _schedule_one(self, row: EntryRow) -> None:
+        partition, batch, base_offset, answer = row
+        logs, request = self._broker.coordinators.delivery_logs, self.request
+        try:
+            self._check_transaction(partition, batch)
+            await logs.schedule(
+                partition.topic,
+                partition.index,
+                _entry_batch(partition, batch, base_offset),
+                request.transactional_id,
+                max(request.timeout_ms, 0),
+            )
+        except KafkaError as refusal:
+            refuse_partition(answer, refusal)
+            logs.missing.add(partition.topic_id, partition.index, batch)
+        else:
+            logs.missing.remove(partition.topic_id, partition.index, batch)
+
+    @staticmethod
+    def _check_transaction(partition: Partition, batch: DividedBatch) -> None:
+        """Raise INVALID_TXN_STATE if the transaction of the batch has ended in the meantime."""
+        producers = partition.log.producers
+        if batch.is_transactional and not producers.has_open(batch.producer_id, batch.producer_epoch):
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the transaction ended before its records were scheduled")
+
+
+def _entry_batch(partition: Partition, batch: DividedBatch, base_offset: int) -> Batch:
+    """The batch for the delivery log: one record, the entry, with the producer and sequence of the divided batch."""
+    key = entry_key(partition.log.epoch_at(base_offset), base_offset)
+    record = Record(0, batch.last_due_ms, key, encode_entry(batch.entry))
+    encoded = encode_batch(
+        [record],
+        codec=batch.entry_codec,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        transactional=batch.is_transactional,
+    )
+    return Batch(memoryview(encoded))
