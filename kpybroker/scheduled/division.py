@@ -7,7 +7,7 @@ record has an offset of its own, which its producer is told and which no other r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -32,25 +32,45 @@ _MARK = b"deliver-a"
 _BLAMED_MAX = 1000
 
 
-class DividedBatch(Batch):
-    """The batch of the records that are due, and the entry of those that are scheduled."""
-
-    __slots__ = ("entry", "entry_codec", "last_due_ms")
-
-    entry: Entry
-    entry_codec: int
-    """The codec of the producer's batch."""
-    last_due_ms: int
-
-
 class Part(NamedTuple):
-    """A record of a batch: its bytes from `begin` to `end`, the delta of its offset, and its due time if it is not due
-    yet."""
+    """A record of a batch: its bytes from `begin` to `end`, the delta of its offset, and its time if it has one."""
 
     begin: int
     end: int
     offset_delta: int
     due_ms: int | None
+
+
+class DividedBatch(Batch):
+    """The batch of the records that are due, and the records that the producer sent, some of which have a time."""
+
+    __slots__ = ("accepted_ms", "parts", "plain", "sent_codec", "sent_timestamp")
+
+    accepted_ms: int
+    parts: list[Part]
+    plain: bytes
+    """The bytes of all records, to which `parts` refers."""
+    sent_codec: int
+    sent_timestamp: int
+    """The codec and the base timestamp of the producer's batch."""
+
+    def scheduled(self) -> list[Part]:
+        """The records that are not due yet."""
+        return [part for part in self.parts if part.due_ms is not None and part.due_ms > self.accepted_ms]
+
+    def absent(self, present: Collection[int]) -> list[Part]:
+        """The records with a time that are not in the topic, where it has those with the offset deltas in `present`.
+
+        When the batch was sent for the first time, these were not due."""
+        return [part for part in self.parts if part.due_ms is not None and part.offset_delta not in present]
+
+    def entry(self, parts: Sequence[Part]) -> Entry:
+        """The entry of some of the records, at least one."""
+        rows, records = list[tuple[int, int, int]](), bytearray()
+        for begin, end, delta, due in parts:
+            rows.append((len(records), delta, due or 0))
+            records += self.plain[begin:end]
+        return Entry(self.accepted_ms, self.sent_timestamp, rows, bytes(records))
 
 
 class Delivered(NamedTuple):
@@ -62,7 +82,7 @@ class Delivered(NamedTuple):
 
 
 def divided(batch: Batch, settings: LogSettings, now_ms: int) -> Work[Batch]:
-    """The batch itself if all its records are due, otherwise a DividedBatch. The batch has been validated.
+    """The batch itself if no record has a time, otherwise a DividedBatch. The batch has been validated.
 
     Raises INVALID_RECORD for times that cannot be read or are too far ahead, MESSAGE_TOO_LARGE for scheduled records
     that would be too large with the headers of a delivery.
@@ -80,16 +100,28 @@ def divided(batch: Batch, settings: LogSettings, now_ms: int) -> Work[Batch]:
         count = min(SLICE_RECORDS, batch.record_count - first)
         at = _read_parts(plain, at, count, now_ms, parts, wrong)
         yield nothing_open
-    latest_ms = now_ms + settings.delivery_max_ahead_ms
-    for part in parts:
-        if part.due_ms is not None and part.due_ms > latest_ms and len(wrong) < _BLAMED_MAX:
-            ahead = settings.delivery_max_ahead_ms
-            wrong.append((part.offset_delta, f"due more than kpybroker.delivery.max.ahead.ms={ahead} ahead"))
-    if wrong:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"the record cannot be scheduled: {wrong[0][1]}", wrong)
+    _check_parts(parts, wrong, settings, now_ms)
     if all(part.due_ms is None for part in parts):
         return batch
-    return _divide(batch, plain, parts, settings, now_ms)
+    return _divide(batch, plain, parts, now_ms)
+
+
+def _check_parts(parts: list[Part], wrong: list[tuple[int, str]], settings: LogSettings, now_ms: int) -> None:
+    """Raises INVALID_RECORD, MESSAGE_TOO_LARGE."""
+    ahead_ms, limit_bytes = settings.delivery_max_ahead_ms, settings.max_message_bytes
+    later = [part for part in parts if part.due_ms is not None and part.due_ms > now_ms]
+    for part in later:
+        if (part.due_ms or 0) > now_ms + ahead_ms and len(wrong) < _BLAMED_MAX:
+            wrong.append((part.offset_delta, f"due more than kpybroker.delivery.max.ahead.ms={ahead_ms} ahead"))
+    if wrong:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"the record cannot be scheduled: {wrong[0][1]}", wrong)
+    for part in later:
+        if part.end - part.begin + HEADER_BYTES + ADDED_BYTES > limit_bytes:
+            text = f"a scheduled record of {part.end - part.begin} bytes, max.message.bytes is {limit_bytes}"
+            raise refusal(ErrorCode.MESSAGE_TOO_LARGE, text, [part.offset_delta])
+    if len(later) > RECORDS_MAX:
+        text = f"a batch with {len(later)} scheduled records: at most {RECORDS_MAX} are accepted"
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
 
 
 def _read_parts(plain: bytes, at: int, count: int, now_ms: int, parts: list[Part], wrong: list[tuple[int, str]]) -> int:
@@ -114,7 +146,7 @@ def _read_parts(plain: bytes, at: int, count: int, now_ms: int, parts: list[Part
 
 
 def _due_of(plain: bytes, at: int, now_ms: int) -> int | None:
-    """The due time of the record whose key begins at `at`; None if it is due. Raises ValueError."""
+    """The time of the record whose key begins at `at`; None if it has none. Raises ValueError."""
     count, at = read_varint(plain, _headers_at(plain, at))
     found: tuple[bytes, bytes | None] | None = None
     for _ in range(count):
@@ -124,10 +156,7 @@ def _due_of(plain: bytes, at: int, now_ms: int) -> int | None:
         if name in (DELIVER_AT, DELIVER_AFTER):
             found = name, plain[at : at + size] if size >= 0 else None
         at += max(size, 0)
-    if found is None:
-        return None
-    due = due_ms(*found, now_ms)
-    return due if due > now_ms else None
+    return None if found is None else due_ms(*found, now_ms)
 
 
 def _headers_at(plain: bytes, at: int) -> int:
@@ -138,27 +167,19 @@ def _headers_at(plain: bytes, at: int) -> int:
     return at
 
 
-def _divide(batch: Batch, plain: bytes, parts: list[Part], settings: LogSettings, now_ms: int) -> DividedBatch:
-    kept, records = bytearray(), bytearray()
-    rows, count = list[tuple[int, int, int]](), 0
-    for begin, end, delta, due in parts:
-        if due is None:
+def _divide(batch: Batch, plain: bytes, parts: list[Part], now_ms: int) -> DividedBatch:
+    kept, count = bytearray(), 0
+    for begin, end, _, due in parts:
+        if due is None or due <= now_ms:
             kept += plain[begin:end]
             count += 1
-            continue
-        if end - begin + HEADER_BYTES + ADDED_BYTES > settings.max_message_bytes:
-            text = f"a scheduled record of {end - begin} bytes, max.message.bytes is {settings.max_message_bytes}"
-            raise refusal(ErrorCode.MESSAGE_TOO_LARGE, text, [delta])
-        rows.append((len(records), delta, due))
-        records += plain[begin:end]
-    if len(rows) > RECORDS_MAX:
-        text = f"a batch with {len(rows)} scheduled records: at most {RECORDS_MAX} are accepted"
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
-    due_now = thinned(batch, kept, count, batch.max_timestamp, None) if count else emptied(batch)
-    found = DividedBatch(memoryview(bytearray(due_now)))
-    found.entry = Entry(now_ms, batch.base_timestamp, rows, bytes(records))
-    found.entry_codec = batch.codec
-    found.last_due_ms = max(row[2] for row in rows)
+    if count == len(parts):
+        found = DividedBatch(batch.view)
+    else:
+        due_now = thinned(batch, kept, count, batch.max_timestamp, None) if count else emptied(batch)
+        found = DividedBatch(memoryview(bytearray(due_now)))
+    found.accepted_ms, found.parts, found.plain = now_ms, parts, plain
+    found.sent_codec, found.sent_timestamp = batch.codec, batch.base_timestamp
     return found
 
 

@@ -132,7 +132,9 @@ class DeliveryLeader:
             self._advanced.clear()
             await self._read()
             state = self.state
-            if state.delivery is not None:
+            if not state.is_loaded:
+                await self._advanced.wait()
+            elif state.delivery is not None:
                 await self._deliver(state.delivery)
             elif state.ended or state.spent:
                 await self._end(())
@@ -164,8 +166,8 @@ class DeliveryLeader:
             if not found:
                 break
             await self._apply(split(memoryview(found)), offset)
-        if not state.is_loaded:
-            state.loaded()
+        if not state.is_loaded and storage.high_watermark >= self._partition.epoch_start:
+            state.loaded()  # a new leader learns only after a while what is committed
 
     async def _apply(self, batches: list[Batch], offset: int) -> None:
         """Apply batches from `offset` on. Other tasks run in between."""

@@ -62,11 +62,12 @@ def test_each_record_is_due_or_delivered_later_as_it_was_sent(records: list[Reco
     assert list(read_records(found)) == [record for record in sent if record not in later]
     assert _producer(found) == _producer(batch)
     assert found.crc_ok()
-    assert isinstance(found, DividedBatch) == bool(later)
-    if isinstance(found, DividedBatch):
-        entry = read_entry(encode_entry(found.entry))
+    timed = [record for record in sent if any(name in ("deliver-at", "deliver-after") for name, _ in record.headers)]
+    assert isinstance(found, DividedBatch) == bool(timed)
+    if isinstance(found, DividedBatch) and later:
+        assert found.absent({record.offset for record in read_records(found)}) == found.scheduled()
+        entry = read_entry(encode_entry(found.entry(found.scheduled())))
         assert [due for _, _, due in entry.rows] == [_due_ms(record) for record in later]
-        assert found.last_due_ms == max(map(_due_ms, later))
         told = [100 + delta for _, delta, _ in entry.rows]
         assert told == [100 + record.offset for record in later]
         rows = [Delivered(entry, number, offset) for number, offset in enumerate(told)]
@@ -118,8 +119,21 @@ def test_a_record_that_would_be_too_large_for_its_delivery_is_refused() -> None:
             continue
         accepted.append(limit_bytes)
         assert isinstance(found, DividedBatch)
-        assert len(delivered_batch([Delivered(found.entry, 0, (1 << 63) - 1)], 0, 0)) <= limit_bytes
+        assert len(delivered_batch([Delivered(found.entry(found.parts), 0, (1 << 63) - 1)], 0, 0)) <= limit_bytes
     assert accepted == list(range(batch.size_bytes + ADDED_BYTES, batch.size_bytes + 120))
     with pytest.raises(KafkaError, match=r"max\.message\.bytes is") as refused:
         at_once(divided(batch, LogSettings(delivery_scheduled=True, max_message_bytes=batch.size_bytes), NOW_MS))
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_batch_that_is_sent_again_after_its_time_has_the_same_scheduled_records() -> None:
+    """The records that were not due when the batch was sent for the first time are those that the topic lacks."""
+    times = [(), (("deliver-at", b"%d" % (NOW_MS + 5)),), (("deliver-at", b"%d" % (NOW_MS - 5)),)]
+    batch = _batch([Record(0, 0, b"", b"", headers) for headers in times])
+    first, again = (at_once(divided(batch, SETTINGS, now_ms)) for now_ms in (NOW_MS, NOW_MS + 10))
+    assert isinstance(first, DividedBatch)
+    assert isinstance(again, DividedBatch)
+    assert not again.scheduled()
+    assert [part.offset_delta for part in first.scheduled()] == [1]
+    assert again.absent({record.offset for record in read_records(first)}) == first.scheduled()
+    assert again.absent({record.offset for record in read_records(batch)}) == []

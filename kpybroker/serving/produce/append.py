@@ -89,8 +89,8 @@ def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts,
                 answer.base_offset = appended.base_offset
                 answer.log_append_time_ms = appended.log_append_time_ms
                 rows.append((partition, appended.last_offset + 1, answer))
-                if type(found) is DividedBatch:
-                    entries.append(EntryRow(partition, found, appended.base_offset, answer))
+                if type(found) is DividedBatch and (appended.duplicate or found.scheduled()):
+                    entries.append(EntryRow(partition, found, appended, answer))
             except KafkaError as error:
                 refuse_partition(answer, error)
                 refused = True

@@ -11,26 +11,27 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.scheduled.division import PRODUCER, DividedBatch
+from kpybroker.scheduled.division import PRODUCER, DividedBatch, Part
 from kpybroker.scheduled.entries import encode_entry, entry_key
 from kpybroker.serving.produce.refusals import refuse_partition
 from kpybroker.serving.produce.reply import ProduceReply, Row
 from kpybroker.serving.produce.rights import delivers
-from kpybroker.wire.records.batch import Batch, Record, encode_batch
+from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
 from kpybroker.wire.rpc.produce import PartitionProduceResponse, Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
     from kpybroker.call import Call
     from kpybroker.replication.partition.partition import Partition
+    from kpybroker.storage.log.admission import Appended
 
 
 class EntryRow(NamedTuple):
-    """A batch that was appended at `base_offset`. Its scheduled records have to be written to the delivery log."""
+    """A batch that was appended, and whose scheduled records have to be written to the delivery log."""
 
     partition: Partition
     batch: DividedBatch
-    base_offset: int
+    appended: Appended
     answer: PartitionProduceResponse
 
 
@@ -42,7 +43,7 @@ def check_delivery(broker: Broker, call: Call, partition: Partition, batch: Batc
     """
     if batch.producer_id == PRODUCER and not delivers(broker, call):
         raise KafkaError(ErrorCode.INVALID_RECORD, f"the producer id {PRODUCER} is reserved for scheduled records")
-    if type(batch) is DividedBatch:
+    if type(batch) is DividedBatch and batch.scheduled():
         broker.coordinators.delivery_logs.missing.check(partition.topic_id, partition.index, batch)
 
 
@@ -75,14 +76,19 @@ class ScheduledReply(ProduceReply):
         super()._finish()
 
     async def _schedule_one(self, row: EntryRow) -> None:
-        partition, batch, base_offset, answer = row
+        partition, batch, appended, answer = row
         logs, request = self._broker.coordinators.delivery_logs, self.request
         try:
+            parts = batch.scheduled()
+            if appended.duplicate:
+                parts = batch.absent(await _present(partition, appended.base_offset))
+            if not parts:
+                return
             self._check_transaction(partition, batch)
             await logs.schedule(
                 partition.topic,
                 partition.index,
-                _entry_batch(partition, batch, base_offset),
+                _entry_batch(partition, batch, parts, appended.base_offset),
                 request.transactional_id,
                 max(request.timeout_ms, 0),
             )
@@ -100,13 +106,24 @@ class ScheduledReply(ProduceReply):
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the transaction ended before its records were scheduled")
 
 
-def _entry_batch(partition: Partition, batch: DividedBatch, base_offset: int) -> Batch:
+async def _present(partition: Partition, base_offset: int) -> set[int]:
+    """The offset deltas of the records that the topic has of a batch. Raises KafkaError."""
+    log = partition.log
+    await log.until_written()
+    found = log.read(base_offset, 1, upper=log.end, min_one=True)
+    if found is None:
+        found = await log.read_cold(base_offset, 1, upper=log.end, min_one=True)
+    return {record.offset - base_offset for record in read_records(split(memoryview(found), 1)[0])}
+
+
+def _entry_batch(partition: Partition, batch: DividedBatch, parts: Sequence[Part], base_offset: int) -> Batch:
     """The batch for the delivery log: one record, the entry, with the producer and sequence of the divided batch."""
     key = entry_key(partition.log.epoch_at(base_offset), base_offset)
-    record = Record(0, batch.last_due_ms, key, encode_entry(batch.entry))
+    last_due_ms = max(part.due_ms or 0 for part in parts)
+    record = Record(0, last_due_ms, key, encode_entry(batch.entry(parts)))
     encoded = encode_batch(
         [record],
-        codec=batch.entry_codec,
+        codec=batch.sent_codec,
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         base_sequence=batch.base_sequence,

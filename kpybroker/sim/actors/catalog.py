@@ -20,6 +20,7 @@ from kpybroker.sim.actors.quotas import Quotas
 from kpybroker.sim.actors.racks import Racks
 from kpybroker.sim.actors.reassignment import Reassignments
 from kpybroker.sim.actors.record_deletion import RecordDeletion
+from kpybroker.sim.actors.scheduled_delivery import ScheduledDelivery
 from kpybroker.sim.actors.share_groups import ShareGroups
 from kpybroker.sim.actors.streams_groups import StreamsGroups
 from kpybroker.sim.actors.tables import Tables
@@ -52,6 +53,7 @@ ACTORS: tuple[type[Actor], ...] = (
     StreamsGroups,
     Principals,
     Abandonment,
+    ScheduledDelivery,
 )
 
 SHORTER_BY = 0.93

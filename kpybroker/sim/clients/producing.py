@@ -59,8 +59,10 @@ class SimProducer:
         pace_s: float,
         slows_after: int,
         codecs: tuple[int, ...] = (),
+        delays_ms: tuple[int | None, ...] = (),
     ) -> None:
-        """`codecs`: each batch is compressed with one of them."""
+        """`codecs`: each batch is compressed with one of them. `delays_ms`: each record is scheduled after one of
+        them, or not (None)."""
         assert not idempotent or acks == -1, "an idempotent producer requires acks=all"
         self._client = client
         self._place = place
@@ -69,6 +71,7 @@ class SimProducer:
         self._pace_s = pace_s
         self._tires_after = slows_after
         self._codecs = codecs
+        self._delays_ms = delays_ms
         self._number = 0
         self._sequence = 0
         self._producer_id = -1
@@ -88,7 +91,11 @@ class SimProducer:
         value = b"%s/%d" % (client.name.encode(), self._number)
         value += b"." * client.random.choice((0, 10, 200))
         self._number += 1
-        return Sent(value, self._place, self._acks, self._idempotent)
+        sent = Sent(value, self._place, self._acks, self._idempotent)
+        delay_ms = client.random.choice(self._delays_ms) if self._delays_ms else None
+        if delay_ms is not None:
+            sent.schedule(client.wall_ms() + delay_ms)
+        return sent
 
     def _new_parcel(self) -> InFlightBatch:
         client = self._client

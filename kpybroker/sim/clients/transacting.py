@@ -267,8 +267,16 @@ class Transactor:
     """Writes transactions over several partitions. Another transactor may have the same transactional id."""
 
     def __init__(
-        self, client: SimClient, transactional_id: str, places: list[TopicPartition], *, pace_s: float
+        self,
+        client: SimClient,
+        transactional_id: str,
+        places: list[TopicPartition],
+        *,
+        pace_s: float,
+        delays_ms: tuple[int | None, ...] = (),
     ) -> None:
+        """`delays_ms`: each record is scheduled after one of them, or not (None)."""
+        self._delays_ms = delays_ms
         self._client = client
         self._transactional_id = transactional_id
         self._places = places
@@ -300,10 +308,17 @@ class Transactor:
         for _ in range(client.random.randint(1, 4)):
             values = [self._value() for _ in range(client.random.choice((1, 1, 3)))]
             place = client.random.choice(self._places)
-            await session.write(place, [Sent(value, place, -1, True) for value in values])
+            await session.write(place, [self._sent(value, place) for value in values])
             if client.random.random() < 0.2:
                 await asyncio.sleep(client.random.random() * 2)
         await session.end(commit=client.random.random() >= ABORT_ODDS)
+
+    def _sent(self, value: bytes, place: TopicPartition) -> Sent:
+        sent = Sent(value, place, -1, True)
+        delay_ms = self._client.random.choice(self._delays_ms) if self._delays_ms else None
+        if delay_ms is not None:
+            sent.schedule(self._client.wall_ms() + delay_ms)
+        return sent
 
     def _value(self) -> bytes:
         self._number += 1

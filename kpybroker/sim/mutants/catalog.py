@@ -25,6 +25,7 @@ from kpybroker.sim.mutants.coordinators import COORDINATORS
 from kpybroker.sim.mutants.log_dirs import MOVERS
 from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.sim.mutants.principals import PRINCIPALS
+from kpybroker.sim.mutants.scheduled import SCHEDULED
 from kpybroker.sim.mutants.shares import SHARES
 from kpybroker.sim.mutants.stalls import STALLS
 from kpybroker.sim.mutants.streams import STREAMS
@@ -134,6 +135,7 @@ ALL = (
     *PRINCIPALS,
     *SHARES,
     *STREAMS,
+    *SCHEDULED,
 )
 
 

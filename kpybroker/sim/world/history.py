@@ -37,7 +37,15 @@ class Sent:
     """If true, the record has a null value and `value` is in a header."""
     at_s: float = 0.0
     """The time at which the record was created; set only for compacted topics."""
+    due_ms: int | None = None
+    """The time of a scheduled record. Its acknowledgement has an offset that it will not have."""
+    acked_ms: int | None = None
+    """The time of the acknowledgement, by the wall clock of a machine without skew."""
     transaction: SentTransaction | None = field(default=None, compare=False, repr=False)
+
+    def schedule(self, due_ms: int) -> None:
+        """Turn this into a record that is to be delivered at `due_ms`."""
+        self.due_ms = due_ms
 
     def give_key(self, key: bytes, *, is_tombstone: bool, at_s: float) -> None:
         """Turn this into a record of a compacted topic that was created at `at_s`."""
@@ -46,6 +54,8 @@ class Sent:
     @property
     def stored(self) -> Keyed:
         """The record in the form in which it is put into a batch."""
+        if self.due_ms is not None:
+            return self.key, self.value, (("deliver-at", b"%d" % self.due_ms),)
         return (self.key, None, (("value", self.value),)) if self.is_tombstone else (self.key, self.value)
 
 
@@ -242,9 +252,10 @@ class History:
     def acked(self, sent: Sent, offset: int) -> None:
         """Store that the broker has acknowledged the record at this offset; -1 if it returned no offset."""
         sent.is_acked, sent.offset = True, offset
+        sent.acked_ms = WALL_BEGINS_MS + round(self._now() * 1000)
         self.count(f"acked acks={sent.acks}")
         ledger = self.ledger(sent.place)
-        if offset >= 0:
+        if offset >= 0 and sent.due_ms is None:
             seen = ledger.seen.get(offset)
             if seen is not None and seen[1] != sent.value and sent.acks == -1:
                 self.breach(f"{_at(sent.place, offset)} is acknowledged for {sent.value!r} and was read as {seen[1]!r}")
