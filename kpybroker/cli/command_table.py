@@ -40,6 +40,7 @@ COMMANDS = {
     "quotas": ("quotas:app", "List, set and remove the quotas of clients."),
     "users": ("users:app", "List, add and remove the users who log in with SCRAM."),
     "acls": ("acls:app", "List, add and remove access control lists (ACLs)."),
+    "scheduled": ("scheduled:app", "List, show and cancel records that will be delivered later."),
     "transactions": ("transactions:app", "List, describe and abort transactions."),
     "reassign": ("reassign:app", "Move replicas to other brokers."),
     "storage": ("storage:app", "Format, describe, check and repair the data directories of a stopped broker."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from kpybroker.client.client import EARLIEST, FIRST_PAUSE_S, LATEST, Client, CommandFailed, check
 from kpybroker.errors import ErrorCode, KafkaError
@@ -80,6 +80,7 @@ class TopicReader:
     """Reads records of one topic from `positions` up to `ends`, or without an end if `ends` is None.
 
     committed: leave out the records of open and aborted transactions.
+    on_batch: called with the partition and each batch that was read, including those that are left out.
     """
 
     def __init__(
@@ -90,8 +91,10 @@ class TopicReader:
         ends: dict[int, int] | None,
         *,
         committed: bool = False,
+        on_batch: Callable[[int, Batch], None] | None = None,
     ) -> None:
         self._client = client
+        self._on_batch = on_batch
         self._committed = committed
         self._topic = topic
         self.positions = positions
@@ -165,6 +168,8 @@ class TopicReader:
         for batch in whole_batches(row.records):
             if not batch.crc_ok():
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch {batch.base_offset} of {self._topic}-{partition}")
+            if self._on_batch is not None:
+                self._on_batch(partition, batch)
             if aborted.lets_through(batch):
                 for record in read_records(batch):
                     if record.offset >= at and (self._ends is None or record.offset < self._ends[partition]):

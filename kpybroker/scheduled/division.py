@@ -17,7 +17,7 @@ from kpybroker.scheduled.entries import RECORDS_MAX, Entry
 from kpybroker.scheduled.times import ACCEPTED, DELIVER_AFTER, DELIVER_AT, OFFSET, due_ms
 from kpybroker.storage.log.reencoding import ON_LOOP_BYTES, RECOMPRESSED_LIMIT_BYTES, refusal
 from kpybroker.storage.log.slices import Work, nothing_open
-from kpybroker.wire.records.batch import HEADER_BYTES, Batch, put_varint, read_varint, sealed
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, put_varint, read_records, read_varint, sealed
 from kpybroker.wire.records.compression import decompress
 from kpybroker.wire.records.record_removal import emptied, thinned
 from kpybroker.wire.records.record_scan import SLICE_RECORDS
@@ -181,6 +181,15 @@ def _divide(batch: Batch, plain: bytes, parts: list[Part], now_ms: int) -> Divid
     found.accepted_ms, found.parts, found.plain = now_ms, parts, plain
     found.sent_codec, found.sent_timestamp = batch.codec, batch.base_timestamp
     return found
+
+
+def scheduled_record(entry: Entry, number: int, base_offset: int) -> Record:
+    """A record of an entry as its producer sent it, with the offset that the producer was told. Raises KafkaError."""
+    begin = entry.rows[number][0]
+    end = entry.rows[number + 1][0] if number + 1 < len(entry.rows) else len(entry.records)
+    header = (0, 0, entry.base_timestamp, entry.base_timestamp, -1, -1, -1, 1)
+    batch = Batch(memoryview(sealed(base_offset, -1, header, entry.records[begin:end])))
+    return next(read_records(batch))
 
 
 def delivered_batch(records: Sequence[Delivered], epoch: int, sequence: int) -> bytearray:

@@ -32,7 +32,6 @@ from kpybroker.scheduled.entries import (
 )
 from kpybroker.scheduled.state import DeliveryState
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
-from kpybroker.wire.records.markers import read_marker
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -47,7 +46,6 @@ RETRY_S, RETRY_MAX_S = 0.05, 5.0
 KEPT_BYTES = 8 << 20
 """The most bytes of entries that are kept in memory, because their next records are due soon."""
 ENDS_AT_ONCE = 1000
-RECORDS_A_TURN = 1000
 
 Send = Callable[[str, int, bytearray], Awaitable[None]]
 
@@ -165,32 +163,18 @@ class DeliveryLeader:
                 found = await storage.read_cold(offset, READ_BYTES, upper=upper, min_one=True)
             if not found:
                 break
-            await self._apply(split(memoryview(found)), offset)
+            await self._apply(split(memoryview(found)))
         if not state.is_loaded and storage.high_watermark >= self._partition.epoch_start:
             state.loaded()  # a new leader learns only after a while what is committed
 
-    async def _apply(self, batches: list[Batch], offset: int) -> None:
-        """Apply batches from `offset` on. Other tasks run in between."""
-        state, count = self.state, 0
+    async def _apply(self, batches: list[Batch]) -> None:
+        """Apply batches. Other tasks run in between."""
         for batch in batches:
             try:
-                if batch.is_control:
-                    marker = read_marker(batch)
-                    if marker is not None:
-                        state.end_transaction(marker.producer_id, batch.base_offset, commits=marker.commits)
-                    continue
-                transaction = batch.producer_id if batch.is_transactional else None
-                for record in read_records(batch):
-                    if record.offset >= offset:
-                        state.apply(record, transaction)
-                    count += len(record.value or b"") // 100 + 1
-                    if count >= RECORDS_A_TURN:
-                        count = 0
-                        await asyncio.sleep(0)
+                for _ in self.state.applying(batch):
+                    await asyncio.sleep(0)
             except (Damage, KafkaError) as unreadable:
                 log.error("%r: skipped the batch at offset %d: %s", self._partition, batch.base_offset, unreadable)
-            finally:
-                state.advance(batch.next_offset)
         await asyncio.sleep(0)
 
     def _append(self, records: list[Record]) -> None:

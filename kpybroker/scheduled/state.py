@@ -6,7 +6,7 @@ the marker that commits it on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kpybroker.scheduled.due_index import DueIndex
 from kpybroker.scheduled.entries import (
@@ -24,10 +24,12 @@ from kpybroker.scheduled.entries import (
     read_offset,
     read_rows,
 )
-from kpybroker.wire.records.batch import Record
+from kpybroker.wire.records.batch import Batch, Record, read_records
+from kpybroker.wire.records.markers import read_marker
 
 SEQUENCE_MASK = 0x7FFFFFFF
 EVERY_POSITION = (1 << 63) - 1
+WORK_A_STEP = 1000
 
 
 class DeliveryState:
@@ -61,13 +63,26 @@ class DeliveryState:
         self._loading: set[int] | None = set()
         """While the log is loaded: the entries whose end is in it. None after that."""
 
-    def advance(self, offset: int) -> None:
-        """Note that all records below this offset have been applied."""
-        self.applied = offset
-
     def __len__(self) -> int:
         """The number of records that will be delivered."""
         return len(self.pending) - len(self.cancelled)
+
+    def applying(self, batch: Batch) -> Iterator[None]:
+        """Apply the next batch of the log in steps, each of which takes about a millisecond. Raises Damage, KafkaError
+        if it cannot be read; the next batch may be applied nevertheless."""
+        self.applied = batch.next_offset
+        if batch.is_control:
+            marker = read_marker(batch)
+            if marker is not None:
+                self.end_transaction(marker.producer_id, batch.base_offset, commits=marker.commits)
+            return
+        transaction, work = batch.producer_id if batch.is_transactional else None, 0
+        for record in read_records(batch):
+            self.apply(record, transaction)
+            work += len(record.value or b"") // 100 + 1
+            if work >= WORK_A_STEP:
+                work = 0
+                yield
 
     def apply(self, record: Record, transaction: int | None = None) -> None:
         """Apply the next record of the log. `transaction` is the producer id of an entry in a transaction. Raises

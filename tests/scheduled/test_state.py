@@ -70,8 +70,7 @@ class Deliveries(RuleBasedStateMachine):
                 self.state.end_transaction(producer_id, offset, commits=commits)
             elif offset in records:
                 self.state.apply(records[offset], self.transactions.get(offset))
-        self.read = self.end
-        self.state.advance(self.end)
+        self.read = self.state.applied = self.end
 
     @rule(delays=st.lists(st.integers(1, 30), min_size=1, max_size=4))
     def schedule(self, delays: list[int]) -> None:
