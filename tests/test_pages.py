@@ -24,6 +24,7 @@ LONG = (
     "docs/developing.md",
     "docs/recipes.md",
     "docs/record-filters.md",
+    "docs/scheduled-delivery.md",
     "docs/testing.md",
     "docs/tutorial.md",
     "docs/work-queue.md",

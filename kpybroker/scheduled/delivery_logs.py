@@ -90,7 +90,19 @@ class DeliveryLogs:
         self._timeout_ms = timeout_ms
         self._fail = fail
         self.missing = MissingEntries()
+        self.delivered = self.late_ms = 0
+        """The number of records that were delivered by this broker, and how late the newest of them was."""
         self._led: dict[tuple[str, int], tuple[DeliveryLeader, asyncio.Task[None]]] = {}
+
+    @property
+    def pending(self) -> int:
+        """The number of records that the leaders on this broker will deliver."""
+        return sum(len(leader.state) for leader, _ in self._led.values())
+
+    def count_delivered(self, count: int, late_ms: int) -> None:
+        """Count records that were delivered. The last of them was due `late_ms` before its delivery was decided."""
+        self.delivered += count
+        self.late_ms = late_ms
 
     def __iter__(self) -> Iterator[tuple[str, int, DeliveryLeader]]:
         """The topic, the partition and the leader of each partition that this broker leads."""
@@ -107,7 +119,7 @@ class DeliveryLogs:
         if known is not None:
             known[1].cancel()
         if leads:
-            leader = DeliveryLeader(self._world, partition, topic, self.deliver)
+            leader = DeliveryLeader(self._world, partition, topic, self.deliver, self.count_delivered)
             name = f"the delivery of scheduled records of {topic}-{partition.index}"
             self._led[place] = leader, begin(leader.run(), name, self._fail)
 
@@ -122,9 +134,8 @@ class DeliveryLogs:
         if len(known[0].state) >= of_partition:
             text = f"{topic}-{index} has {len(known[0].state)} scheduled records: at most {of_partition} may be pending"
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{text} (kpybroker.delivery.max.pending)")
-        pending = sum(len(leader.state) for leader, _ in self._led.values())
-        if pending >= of_broker:
-            text = f"broker has {pending} scheduled records: at most {of_broker} may be pending"
+        if self.pending >= of_broker:
+            text = f"broker has {self.pending} scheduled records: at most {of_broker} may be pending"
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"the {text} (kpybroker.delivery.broker.max.pending)")
 
     async def schedule(

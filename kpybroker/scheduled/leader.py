@@ -96,19 +96,20 @@ class DeliveryLeader:
 
     send: appends a batch to the partition of the topic, on any broker, and returns when it is committed. Raises
     KafkaError, or one of LOST.
+    count: called with the number of records of each delivery, and how late the last of them was in milliseconds.
     """
 
-    def __init__(self, world: World, partition: Partition, topic: str, send: Send) -> None:
+    def __init__(
+        self, world: World, partition: Partition, topic: str, send: Send, count: Callable[[int, int], None]
+    ) -> None:
+        self._count = count
         self._world = world
         self._partition = partition
         self._topic = topic
         self._send = send
         self._entries = Entries(partition)
         self.state = DeliveryState()
-        self.delivered = 0
-        """The number of records that this leader has delivered."""
-        self.late_ms = 0
-        """How late the newest delivered record was."""
+        self._late_ms = 0
         self._advanced = asyncio.Event()
         partition.on_advance(self._advanced.set)
 
@@ -202,7 +203,7 @@ class DeliveryLeader:
             count += 1
         is_all = count == len(due) < RECORDS_AT_ONCE
         delivery = state.delivery_of(due[:count], now_ms, is_all=is_all)
-        self.late_ms = max(now_ms - due[count - 1][0], 0)
+        self._late_ms = max(now_ms - due[count - 1][0], 0)
         await self._write(delivery)
 
     async def _write(self, delivery: Delivery) -> None:
@@ -235,7 +236,7 @@ class DeliveryLeader:
                 # The partition has lost earlier deliveries, and it does not have this one: an unclean election.
                 await self._write(delivery._replace(epoch=delivery.epoch + 1 & 0x7FFF, sequence=0))
                 return
-            self.delivered += len(records)
+            self._count(len(records), self._late_ms)
         done = encode_delivered(delivery.epoch, delivery.sequence)
         await self._end((Record(0, self._world.wall_ms(), delivered_key(), done),))
 

@@ -51,6 +51,8 @@ GAUGES = {
     "kafka_server_broker_metadata_metrics_last_applied_record_offset": "Offset of the last applied metadata record",
     f"{NETWORK}connection_count": "Open connections of clients and other nodes",
     "kpybroker_unusable_settings": "Settings and quotas in the metadata that cannot be applied; the log contains them",
+    "kpybroker_scheduled_records_pending": "Scheduled records that this broker will deliver",
+    "kpybroker_scheduled_records_lateness_seconds": "How late the record was that was delivered last",
     "kpybroker_hung_log_dirs": "Log directories whose disk has not responded for broker.session.timeout.ms",
     "kpybroker_loop_worst_stall_seconds": "The longest stall of the event loop since the last scrape",
 }
@@ -64,6 +66,7 @@ COUNTERS = {
     "kpybroker_connections_dropped": "Connections closed at once because of a limit or unread replies",
     "kpybroker_connections_throttled": "Connections delayed and closed because of connection_creation_rate",
     "kpybroker_requests_throttled": "Requests after which the client was throttled by a quota",
+    "kpybroker_scheduled_records_delivered": "Scheduled records that this broker has delivered",
     "kpybroker_authorizer_refusals": "Operations that the authorizer refused; the log contains some of them",
     "kpybroker_frames_refused": "Invalid frames, after which the connection was closed",
     "kpybroker_logins_failed": "SASL logins that were refused",
@@ -118,6 +121,7 @@ class Gauges:
         broker, server, quorum = self._broker, self._server, self._broker.quorum
         server.count_bytes()
         metrics, authorizer = server.metrics, broker.metadata.standard_authorizer
+        scheduled = broker.coordinators.delivery_logs
         counted.update(
             {
                 "kafka_log_free_bytes": min(
@@ -129,6 +133,9 @@ class Gauges:
                 f"{RAFT}log_end_offset": quorum.end,
                 f"{RAFT}high_watermark": quorum.state.high_watermark,
                 "kafka_server_broker_metadata_metrics_last_applied_record_offset": broker.metadata.image.offset,
+                "kpybroker_scheduled_records_pending": scheduled.pending,
+                "kpybroker_scheduled_records_lateness_seconds": scheduled.late_ms / 1000,
+                "kpybroker_scheduled_records_delivered": scheduled.delivered,
                 "kpybroker_hung_log_dirs": len(broker.storage.disk_watch.hung),
                 "kpybroker_unusable_settings": broker.metadata.dynamic.unusable_count,
                 f"{NETWORK}connection_count": len(server.connections()),
