@@ -230,7 +230,12 @@ class AiokafkaTransactional:
         self._wait(self._producer.begin_transaction())
 
     def send(self, topic: str, message: Message) -> None:
-        record = {"value": message.value, "key": message.key, "partition": message.partition}
+        record = {
+            "value": message.value,
+            "key": message.key,
+            "partition": message.partition,
+            "headers": list(message.headers),
+        }
         self._sent.append(self._wait(self._producer.send(topic, **record)))
 
     def flush(self) -> None:

@@ -187,6 +187,8 @@ class ConfluentTransactional:
 
     def send(self, topic: str, message: Message) -> None:
         options: dict[str, Any] = {} if message.partition is None else {"partition": message.partition}
+        if message.headers:
+            options["headers"] = list(message.headers)
         try:
             self._producer.produce(topic, message.value, key=message.key, **options)
         except KafkaException as refusal:

@@ -169,7 +169,13 @@ class KafkaPythonTransactional:
 
     def send(self, topic: str, message: Message) -> None:
         try:
-            self._producer.send(topic, value=message.value, key=message.key, partition=message.partition)
+            self._producer.send(
+                topic,
+                value=message.value,
+                key=message.key,
+                partition=message.partition,
+                headers=list(message.headers),
+            )
         except KafkaError as refusal:
             raise Refused(f"{type(refusal).__name__} {refusal!r}") from refusal
 
