@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 WIDTHS_MS = (3_600_000, 60_000, 1000)
 """The widths of the buckets. A record that is due within a bucket of one width that has begun is in a narrower one."""
@@ -47,25 +47,35 @@ class DueIndex:
     def __len__(self) -> int:
         return self._size
 
-    def add(self, due_ms: int, position: int) -> None:
-        """Add a record."""
-        self._size += 1
-        self._put(min(due_ms, _DUE_MAX), position)
+    def add(self, dues_ms: Iterable[int], position: int) -> None:
+        """Add records with consecutive positions, the first of which is `position`."""
+        before = position
+        begin_ms = end_ms = 0
+        bucket = _Bucket()
+        for due_ms in dues_ms:
+            if not begin_ms <= due_ms < end_ms:
+                due_ms = min(due_ms, _DUE_MAX)
+                if due_ms < self._begun_ms:
+                    self._fresh.append(due_ms << _SHIFT | position)
+                    position += 1
+                    continue
+                bucket, begin_ms, end_ms = self._bucket_for(due_ms)
+            bucket.delays.append(due_ms - begin_ms)
+            bucket.positions.append(position)
+            position += 1
+        self._size += position - before
 
-    def _put(self, due_ms: int, position: int) -> None:
-        begun_ms = self._begun_ms
-        if due_ms < begun_ms:
-            self._fresh.append(due_ms << _SHIFT | position)
-            return
+    def _bucket_for(self, due_ms: int) -> tuple[_Bucket, int, int]:
+        """The widest bucket for this time that has not begun, or the narrowest one, with its begin and end."""
         for level, width_ms in enumerate(WIDTHS_MS):
             number = due_ms // width_ms
-            if number * width_ms >= begun_ms or level == len(WIDTHS_MS) - 1:
-                bucket = self._levels[level].get(number)
-                if bucket is None:
-                    bucket = self._levels[level][number] = _Bucket()
-                bucket.delays.append(due_ms - number * width_ms)
-                bucket.positions.append(position)
-                return
+            if number * width_ms >= self._begun_ms or level == len(WIDTHS_MS) - 1:
+                break
+        buckets = self._levels[level]
+        bucket = buckets.get(number)
+        if bucket is None:
+            bucket = buckets[number] = _Bucket()
+        return bucket, number * width_ms, (number + 1) * width_ms
 
     def _begin(self, until_ms: int) -> None:
         """Make all records that are due up to `until_ms` part of `_near`."""
@@ -76,12 +86,24 @@ class DueIndex:
             for level, width_ms in enumerate(WIDTHS_MS):
                 buckets = self._levels[level]
                 for number in sorted(number for number in buckets if number * width_ms < begun_ms):
-                    bucket, begin_ms = buckets.pop(number), number * width_ms
-                    for delay_ms, position in zip(bucket.delays, bucket.positions, strict=True):
-                        self._put(begin_ms + delay_ms, position)
+                    self._narrow(buckets.pop(number), number * width_ms)
         if self._fresh:
             self._near = sorted(self._near[self._at :] + self._fresh)
             self._fresh, self._at = [], 0
+
+    def _narrow(self, bucket: _Bucket, begin_ms: int) -> None:
+        """Move the records of a bucket that has begun to narrower ones, or to `_fresh`."""
+        begun_ms, fresh = self._begun_ms, self._fresh
+        into, into_begin_ms, into_end_ms = bucket, 0, 0
+        for delay_ms, position in zip(bucket.delays, bucket.positions, strict=True):
+            due_ms = begin_ms + delay_ms
+            if due_ms < begun_ms:
+                fresh.append(due_ms << _SHIFT | position)
+                continue
+            if not into_begin_ms <= due_ms < into_end_ms:
+                into, into_begin_ms, into_end_ms = self._bucket_for(due_ms)
+            into.delays.append(due_ms - into_begin_ms)
+            into.positions.append(position)
 
     def first(self, until_ms: int, most: int) -> list[tuple[int, int]]:
         """The first records that are due up to `until_ms`, at most `most`: due time and position."""

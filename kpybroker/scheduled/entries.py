@@ -81,16 +81,20 @@ def encode_entry(entry: Entry) -> bytes:
     return b"".join((head, *(ROW.pack(*row) for row in entry.rows), entry.records))
 
 
+def _check_entry(value: bytes) -> None:
+    """Raise Damage for a value that is no entry."""
+    if len(value) < _ENTRY_HEAD.size:
+        raise Damage(f"an entry of {len(value)} bytes")
+    version, _, _, count = _ENTRY_HEAD.unpack_from(value)
+    if version != 0 or not 0 < count <= RECORDS_MAX or _ENTRY_HEAD.size + count * ROW.size > len(value):
+        raise Damage(f"an entry of version {version} with {count} records in {len(value)} bytes")
+
+
 def read_rows(value: bytes) -> list[tuple[int, int, int]]:
     """The rows of an entry. Raises Damage."""
-    try:
-        version, _, _, count = _ENTRY_HEAD.unpack_from(value)
-        end = _ENTRY_HEAD.size + count * ROW.size
-        if version != 0 or not 0 < count <= RECORDS_MAX or end > len(value):
-            raise Damage(f"an entry of version {version} with {count} records in {len(value)} bytes")
-        return list(ROW.iter_unpack(value[_ENTRY_HEAD.size : end]))
-    except struct.error as error:
-        raise Damage(f"an entry of {len(value)} bytes") from error
+    _check_entry(value)
+    count = _ENTRY_HEAD.unpack_from(value)[3]
+    return list(ROW.iter_unpack(value[_ENTRY_HEAD.size : _ENTRY_HEAD.size + count * ROW.size]))
 
 
 def read_entry(value: bytes) -> Entry:
@@ -172,7 +176,7 @@ def check_record(key: bytes | None, value: bytes | None) -> None:
     if key[0] == ENTRY:
         read_entry_key(key)
         if value is not None:
-            read_entry(value)
+            _check_entry(value)
     elif key[0] == DELIVERY and value is not None:
         read_delivery(value)
     elif key[0] == DELIVERED and value is not None:

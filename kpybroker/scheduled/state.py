@@ -112,10 +112,7 @@ class DeliveryState:
 
     def _add(self, offset: int, value: bytes) -> None:
         rows = read_rows(value)
-        add, position = self.pending.add, offset << INDEX_BITS
-        for _, _, due_ms in rows:
-            add(due_ms, position)
-            position += 1
+        self.pending.add([row[2] for row in rows], offset << INDEX_BITS)
         if len(rows) > 1:
             self._left[offset] = len(rows)
 

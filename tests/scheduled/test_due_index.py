@@ -31,7 +31,7 @@ def test_it_gives_the_records_of_a_sorted_list(steps: list[tuple[str, int]], mos
     for step, value in steps:
         if step == "add":
             position += 1
-            index.add(value, position)
+            index.add([value], position)
             model = sorted([*model, (value, position)])
         elif step == "first":
             due = [each for each in model if each[0] <= BASE_MS + value]
@@ -51,8 +51,7 @@ def test_it_gives_the_records_of_a_sorted_list(steps: list[tuple[str, int]], mos
 def test_the_next_due_time_is_exact_once_it_has_come(dues: list[int]) -> None:
     """Otherwise a leader would sleep and wake for ever without delivering."""
     index = DueIndex()
-    for position, due_ms in enumerate(dues):
-        index.add(due_ms, position)
+    index.add(dues, 0)
     for _ in dues:
         first = index.next_due_ms()
         assert first is not None

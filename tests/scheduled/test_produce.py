@@ -186,6 +186,35 @@ def test_clients_write_neither_to_a_delivery_log_nor_as_its_leader(with_broker: 
     with_broker(scenario)
 
 
+@pytest.mark.parametrize("is_on", [True, False])
+def test_deliveries_are_accepted_whatever_the_limits_of_the_topic_are_by_then(
+    is_on: bool, with_broker: WithBroker
+) -> None:
+    """Many small records in one delivery, a large record, and records that are older than producers may send."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", configs={**SCHEDULED, "max.message.bytes": "3000"})
+        at = ("deliver-at", b"%d" % (node.broker.world.wall_ms() + 1000))
+        for number in range(20):
+            assert (await _send(peer, "t", _batch((b"%d" % number * 200, (at,))))).error_code == 0
+        limits = {"max.message.bytes": "100", "message.timestamp.before.max.ms": "1000"}
+        await _alter(peer, "t", limits if is_on else {**limits, **dict.fromkeys(SCHEDULED, "false")})
+        assert (await _send(peer, "t", _batch((b"x" * 200, ())))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        found = await _until(node, "t", 20)
+        assert [record.value for record in found] == [b"%d" % number * 200 for number in range(20)]
+
+    with_broker(scenario)
+
+
+async def _alter(peer: Peer, topic: str, settings: Mapping[str, str]) -> None:
+    changes = [incremental_alter_configs.AlterableConfig(name=name, value=value) for name, value in settings.items()]
+    row = incremental_alter_configs.AlterConfigsResource(
+        resource_type=ResourceType.TOPIC, resource_name=topic, configs=changes
+    )
+    told = await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[row]))
+    assert told.responses[0].error_code == 0, told.responses[0].error_message
+
+
 def test_pending_records_survive_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path / "data") as node, dialled(node) as peer:
@@ -229,13 +258,8 @@ def test_a_delivery_log_is_made_grown_and_deleted_with_its_topic(with_broker: Wi
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", partitions=2)
         assert await _partitions(peer) == {"t": (2, False)}
-        change = incremental_alter_configs.AlterableConfig(name="kpybroker.delivery.scheduled", value="true")
-        row = incremental_alter_configs.AlterConfigsResource(
-            resource_type=ResourceType.TOPIC, resource_name="t", configs=[change]
-        )
         for _ in range(2):
-            told = await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[row]))
-            assert told.responses[0].error_code == 0
+            await _alter(peer, "t", SCHEDULED)
         assert await _partitions(peer) == {"t": (2, False), "__scheduled.t": (2, True)}
         codes = []
         for name in ("t", "__scheduled.t"):

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
+from kpybroker.scheduled.division import PRODUCER as DELIVERY_PRODUCER
 from kpybroker.scheduled.division import DividedBatch
 from kpybroker.serving.produce.refusals import first_error, name_leader, refuse_partition
 from kpybroker.serving.produce.reply import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProduceReply, Row
 from kpybroker.serving.produce.rights import delivers, may_write
-from kpybroker.serving.produce.scheduling import EntryRow, ScheduledReply, check_delivery
+from kpybroker.serving.produce.scheduling import EntryRow, ScheduledReply
 from kpybroker.storage.log.admission import ALL, NOTHING
 from kpybroker.topics import TopicPartition, scheduled_topic_of
 from kpybroker.wire.records.batch import Batch, split
@@ -51,7 +52,10 @@ def admit(
         broker.coordinators.delivery_logs.require_room(topic, index)
     if acks == ACKS_ALL:
         partition.require_in_sync(partition.log.settings.min_insync_replicas)
-    return partition, split(records, BATCHES_MAX)
+    batches = split(records, BATCHES_MAX)
+    if batches[0].producer_id == DELIVERY_PRODUCER and not delivers(broker, call):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"producer id {DELIVERY_PRODUCER} is reserved for scheduled records")
+    return partition, batches
 
 
 def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts, validated: Validated) -> ProduceReply:
@@ -83,8 +87,8 @@ def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts,
                     raise found
                 if found is not None:
                     known, batches = ALL, [found]
-                if partition.log.settings.delivery_scheduled:
-                    check_delivery(broker, call, partition, batches[0])
+                if type(found) is DividedBatch and found.scheduled():
+                    broker.coordinators.delivery_logs.missing.check(partition.topic_id, partition.index, found)
                 appended = partition.append(batches, broker.world.wall_ms(), verified=may_begin, known=known)
                 answer.base_offset = appended.base_offset
                 answer.log_append_time_ms = appended.log_append_time_ms

@@ -11,17 +11,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.scheduled.division import PRODUCER, DividedBatch, Part
+from kpybroker.scheduled.division import DividedBatch, Part
 from kpybroker.scheduled.entries import encode_entry, entry_key
 from kpybroker.serving.produce.refusals import refuse_partition
 from kpybroker.serving.produce.reply import ProduceReply, Row
-from kpybroker.serving.produce.rights import delivers
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
 from kpybroker.wire.rpc.produce import PartitionProduceResponse, Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
-    from kpybroker.call import Call
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.storage.log.admission import Appended
 
@@ -33,18 +31,6 @@ class EntryRow(NamedTuple):
     batch: DividedBatch
     appended: Appended
     answer: PartitionProduceResponse
-
-
-def check_delivery(broker: Broker, call: Call, partition: Partition, batch: Batch) -> None:
-    """Check a batch for a topic with scheduled records before it is appended.
-
-    Raises INVALID_RECORD if the producer id is that of deliveries, but the sender is no broker, and
-    OUT_OF_ORDER_SEQUENCE_NUMBER if an earlier batch of the producer has not reached the delivery log.
-    """
-    if batch.producer_id == PRODUCER and not delivers(broker, call):
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"the producer id {PRODUCER} is reserved for scheduled records")
-    if type(batch) is DividedBatch and batch.scheduled():
-        broker.coordinators.delivery_logs.missing.check(partition.topic_id, partition.index, batch)
 
 
 class ScheduledReply(ProduceReply):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.scheduled.division import PRODUCER as DELIVERY_PRODUCER
 from kpybroker.serving.produce.append import admit
 from kpybroker.serving.produce.refusals import name_leader, refuse_partition
 from kpybroker.serving.produce.reply import OneReply, ProduceReply, response_to_one
@@ -42,7 +43,7 @@ def append_one(
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         partition, batches = admit(broker, call, request.acks, name, data.index, records)
         batch = batches[0]
-        if partition.log.settings.delivery_scheduled:
+        if partition.log.settings.delivery_scheduled or batch.producer_id == DELIVERY_PRODUCER:
             from kpybroker.serving.produce.transactional import produce
 
             data.records = records

@@ -16,7 +16,7 @@ from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups import record_check as groups_checking
 from kpybroker.machine.contract import Stored
 from kpybroker.scheduled.division import PRODUCER as DELIVERY_PRODUCER
-from kpybroker.scheduled.division import divided
+from kpybroker.scheduled.division import divided, settings_for_deliveries
 from kpybroker.scheduled.entries import check_record
 from kpybroker.serving.produce.append import BATCHES_MAX, Validated, Verdicts, append_all
 from kpybroker.storage.log.admission import check_header, opening
@@ -53,9 +53,12 @@ def validating_one(
     data: PartitionProduceData, batch: Batch, topic: str, settings: LogSettings, now_ms: int
 ) -> Work[Validated]:
     """Validate one batch, and convert it if the topic's settings require that."""
+    is_delivery = batch.producer_id == DELIVERY_PRODUCER
+    if is_delivery:
+        settings = settings_for_deliveries(settings)
     try:
         found = yield from opening(batch, settings, now_ms)
-        if settings.delivery_scheduled and batch.producer_id != DELIVERY_PRODUCER:
+        if settings.delivery_scheduled and not is_delivery:
             return {id(data): (yield from divided(found, settings, now_ms))}
         check = check_of(topic)
         if check is not None:
@@ -121,7 +124,8 @@ def validating_all(broker: Broker, call: Call, request: Request, found: Validate
                 continue
             (batch,) = batches
             settings = log.settings
-            if check_of(name or "") is not None or settings.delivery_scheduled or log.opens(batch):
+            is_special = settings.delivery_scheduled or batch.producer_id == DELIVERY_PRODUCER
+            if is_special or check_of(name or "") is not None or log.opens(batch):
                 found |= yield from validating_one(data, batch, name or "", settings, broker.world.wall_ms())
             else:
                 found[id(data)] = _with_sound_header(batch, settings, broker.world.wall_ms())
