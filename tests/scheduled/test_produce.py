@@ -18,7 +18,14 @@ from kpybroker.server.node import Node
 from kpybroker.topics import delivery_log_of
 from kpybroker.wire import api as api_table
 from kpybroker.wire.records.batch import Record, encode_batch, read_records, split
-from kpybroker.wire.rpc import create_partitions, create_topics, delete_topics, incremental_alter_configs, metadata
+from kpybroker.wire.rpc import (
+    create_partitions,
+    create_topics,
+    delete_topics,
+    incremental_alter_configs,
+    metadata,
+    produce,
+)
 from tests.asking import make, produced
 from tests.conftest import WithBroker
 from tests.serving import dialled, serving
@@ -202,6 +209,26 @@ def test_deliveries_are_accepted_whatever_the_limits_of_the_topic_are_by_then(
         assert (await _send(peer, "t", _batch((b"x" * 200, ())))).error_code == ErrorCode.MESSAGE_TOO_LARGE
         found = await _until(node, "t", 20)
         assert [record.value for record in found] == [b"%d" % number * 200 for number in range(20)]
+
+    with_broker(scenario)
+
+
+def test_a_large_request_is_appended_in_slices(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", partitions=12, configs=SCHEDULED)
+        request = produced("t", records=b"", acks=-1)
+        request.topic_data[0].partition_data = [
+            produce.PartitionProduceData(index=index, records=_batch((b"x" * 900_000, ()), (b"%d" % index, SOON)))
+            for index in range(12)
+        ]
+        told = (await peer.ask("Produce", request, version=9)).responses[0].partition_responses
+        assert [(answer.index, answer.error_code, answer.base_offset) for answer in told] == [
+            (index, 0, 0) for index in range(12)
+        ]
+        for index in range(12):
+            log = node.broker.replication.hosting.leads("t", index).log
+            while log.high_watermark < 3:
+                await asyncio.sleep(0.01)
 
     with_broker(scenario)
 

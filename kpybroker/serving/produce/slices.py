@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kpybroker.call import Call, Reply
+from kpybroker.call import Call, Reply, response_of
 from kpybroker.serving.fair_loop import SLICE
 from kpybroker.serving.produce.transactional import produce
 from kpybroker.wire.rpc.produce import Request, Response, TopicProduceData
@@ -76,7 +76,10 @@ async def produce_in_slices(broker: Broker, call: Call, request: Request, slice_
                 topic_data=topic_data,
             )
             result = produce(broker, call, some)
-            begun.append(await result if inspect.iscoroutine(result) else result)
+            reply = await result if inspect.iscoroutine(result) else result
+            begun.append(reply)
+            if isinstance(reply, Reply) and not reply.parallel:
+                await response_of(reply)  # it has scheduled records, which must be written in order
             broker.replication.flush_queue.flush()
             await broker.long_work.turn()
     except asyncio.CancelledError:
