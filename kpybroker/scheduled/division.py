@@ -244,36 +244,47 @@ def scheduled_record(entry: Entry, number: int, base_offset: int) -> Record:
 
 def delivered_batch(records: Sequence[Delivered], epoch: int, sequence: int) -> bytearray:
     """The batch that delivers these records, as their producers sent them, with two more headers."""
-    body = bytearray()
-    base_timestamp = max_timestamp = 0
+    parts: list[bytes] = []
+    put, base_timestamp, max_timestamp = parts.append, -1, -1
+    entry_before, accepted, plain = None, b"", b""
     for delta, (entry, number, told_offset) in enumerate(records):
-        begin = entry.rows[number][0]
-        plain = entry.records
-        size, at = read_varint(plain, begin)
+        if entry is not entry_before:
+            entry_before, plain, accepted = entry, entry.records, _header(ACCEPTED, entry.accepted_ms)
+        size, at = _varint(plain, entry.rows[number][0])
         end = at + size
-        attributes = plain[at]
-        shift, at = read_varint(plain, at + 1)
-        _, at = read_varint(plain, at)
+        shift, begin = _varint(plain, at + 1)
+        _, begin = _varint(plain, begin)
         timestamp = entry.base_timestamp + shift
         if not delta:
-            base_timestamp = max_timestamp = timestamp
-        max_timestamp = max(max_timestamp, timestamp)
-        headers_at = _headers_at(plain, at)
-        count, rest_at = read_varint(plain, headers_at)
-        record = bytearray((attributes,))
-        put_varint(record, timestamp - base_timestamp)
-        put_varint(record, delta)
-        record += plain[at:headers_at]
-        put_varint(record, count + 2)
-        record += plain[rest_at:end]
-        for name, value in ((ACCEPTED, entry.accepted_ms), (OFFSET, told_offset)):
-            put_varint(record, len(name))
-            record += name
-            text = b"%d" % value
-            put_varint(record, len(text))
-            record += text
-        put_varint(body, len(record))
-        body += record
+            base_timestamp = timestamp
+        if timestamp > max_timestamp:
+            max_timestamp = timestamp
+        headers_at = _headers_at(plain, begin)
+        count, rest_at = _varint(plain, headers_at)
+        head = plain[at : at + 1] + _varint_of(timestamp - base_timestamp) + _varint_of(delta)
+        tail = _varint_of(count + 2) + plain[rest_at:end] + accepted + _header(OFFSET, told_offset)
+        put(_varint_of(len(head) + headers_at - begin + len(tail)))
+        put(head)
+        put(plain[begin:headers_at])
+        put(tail)
     last = len(records) - 1
     header = (0, last, base_timestamp, max_timestamp, PRODUCER, epoch, sequence, last + 1)
-    return sealed(0, -1, header, body)
+    return sealed(0, -1, header, b"".join(parts))
+
+
+def _header(name: bytes, value: int) -> bytes:
+    text = b"%d" % value
+    return _varint_of(len(name)) + name + _varint_of(len(text)) + text
+
+
+def _encoded_varint(value: int) -> bytes:
+    out = bytearray()
+    put_varint(out, value)
+    return bytes(out)
+
+
+_SMALL = tuple(_encoded_varint(value) for value in range(2048))
+
+
+def _varint_of(value: int) -> bytes:
+    return _SMALL[value] if 0 <= value < len(_SMALL) else _encoded_varint(value)

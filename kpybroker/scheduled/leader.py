@@ -47,6 +47,8 @@ KEPT_BYTES = 8 << 20
 """The most bytes of entries that are kept in memory, because their next records are due soon."""
 ENDS_AT_ONCE = 1000
 
+INDEX_MASK = (1 << INDEX_BITS) - 1
+NO_ENTRY = Entry(0, 0, [], b"")
 Send = Callable[[str, int, bytearray], Awaitable[None]]
 
 
@@ -195,8 +197,11 @@ class DeliveryLeader:
         if not due:
             return
         size_bytes = count = 0
+        offset, entry = -1, NO_ENTRY
         for _, position in due:
-            _, entry = await self._entries.find(position >> INDEX_BITS)
+            if position >> INDEX_BITS != offset:
+                offset = position >> INDEX_BITS
+                _, entry = await self._entries.find(offset)
             size_bytes += _size_bytes(entry, position)
             if count and size_bytes > BYTES_AT_ONCE:
                 break
@@ -221,11 +226,14 @@ class DeliveryLeader:
     async def _deliver(self, delivery: Delivery) -> None:
         """Append the records of the delivery to the partition of the topic, and write its end to the log."""
         records = []
+        offset, base_offset, entry = -1, -1, NO_ENTRY
         for position in delivery.positions:
-            key, entry = await self._entries.find(position >> INDEX_BITS)
-            index = position & ((1 << INDEX_BITS) - 1)
-            _, base_offset = read_entry_key(key)
-            records.append(Delivered(entry, index, base_offset + entry.rows[index][1]))
+            if position >> INDEX_BITS != offset:
+                offset = position >> INDEX_BITS
+                key, entry = await self._entries.find(offset)
+                _, base_offset = read_entry_key(key)
+            number = position & INDEX_MASK
+            records.append(Delivered(entry, number, base_offset + entry.rows[number][1]))
         if records:
             batch = delivered_batch(records, delivery.epoch, delivery.sequence)
             try:
@@ -256,7 +264,6 @@ class DeliveryLeader:
 
 
 def _size_bytes(entry: Entry, position: int) -> int:
-    index = position & ((1 << INDEX_BITS) - 1)
-    begin = entry.rows[index][0]
-    end = entry.rows[index + 1][0] if index + 1 < len(entry.rows) else len(entry.records)
-    return end - begin
+    number, rows = position & INDEX_MASK, entry.rows
+    end = rows[number + 1][0] if number + 1 < len(rows) else len(entry.records)
+    return end - rows[number][0]

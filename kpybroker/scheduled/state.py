@@ -6,6 +6,7 @@ the marker that commits it on.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kpybroker.scheduled.due_index import DueIndex
@@ -146,9 +147,12 @@ class DeliveryState:
         if not self.coverage:
             return
         last = max(self.coverage)
-        for position in self.pending.take(last.due_ms, last.position, self.is_covered):
-            entry = position >> INDEX_BITS
-            left = self._left.get(entry, 1) - 1
+        is_simple, end = len(self.coverage) == 1 and not self._committed, last.end << INDEX_BITS
+        is_taken = (lambda _, position: position < end) if is_simple else self.is_covered
+        positions = self.pending.take(last.due_ms, last.position, is_taken)
+        taken = Counter([position >> INDEX_BITS for position in positions])
+        for entry, count in taken.items():
+            left = self._left.get(entry, 1) - count
             if left:
                 self._left[entry] = left
             else:
