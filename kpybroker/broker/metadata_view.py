@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from kpybroker.call import Answers
 from kpybroker.config import BrokerConfig, LogSettings
+from kpybroker.config.delivery_keys import SCHEDULED
 from kpybroker.config.own_keys import JSON
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.metadata import whereabouts
 from kpybroker.metadata.dynamic_configs import DynamicConfigs
 from kpybroker.metadata.image import Image
@@ -15,7 +18,7 @@ from kpybroker.metadata.whereabouts import Leader
 from kpybroker.security.audit import Json
 from kpybroker.security.authorizer import Authorizer
 from kpybroker.security.standard_authorizer import StandardAuthorizer
-from kpybroker.topics import is_internal
+from kpybroker.topics import delivery_log_of, is_internal
 
 
 class MetadataView:
@@ -56,7 +59,11 @@ class MetadataView:
 
     def log_settings(self, topic: str) -> LogSettings:
         """The settings of a topic's logs."""
-        return self.dynamic.log_settings(self.image, topic, replayed=is_internal(topic))
+        image = self.image
+        settings = self.dynamic.log_settings(image, topic, replayed=is_internal(topic))
+        if delivery_log_of(topic) in image.topics and SCHEDULED not in image.config(ResourceType.TOPIC, topic):
+            return replace(settings, delivery_scheduled=True)  # Apache Kafka drops the setting from its snapshots
+        return settings
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """The name of the topic with this id; None if there is none."""

@@ -233,8 +233,27 @@ def test_a_large_request_is_appended_in_slices(with_broker: WithBroker) -> None:
     with_broker(scenario)
 
 
-async def _alter(peer: Peer, topic: str, settings: Mapping[str, str]) -> None:
-    changes = [incremental_alter_configs.AlterableConfig(name=name, value=value) for name, value in settings.items()]
+def test_only_false_ends_it(with_broker: WithBroker) -> None:
+    """Without the setting, a topic with a delivery log goes on: Apache Kafka drops the setting from its snapshots."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", configs=SCHEDULED)
+        await _alter(peer, "t", dict.fromkeys(SCHEDULED))
+        await _send(peer, "t", _batch((b"a", SOON)))
+        assert _read(node, "t") == []
+        await _alter(peer, "t", dict.fromkeys(SCHEDULED, "false"))
+        await _send(peer, "t", _batch((b"b", LATER)))
+        assert [record.value for record in await _until(node, "t", 2)] == [b"b", b"a"]
+
+    with_broker(scenario)
+
+
+async def _alter(peer: Peer, topic: str, settings: Mapping[str, str | None]) -> None:
+    """Set some of a topic's settings, and remove those whose value is None."""
+    changes = [
+        incremental_alter_configs.AlterableConfig(name=name, value=value, config_operation=int(value is None))
+        for name, value in settings.items()
+    ]
     row = incremental_alter_configs.AlterConfigsResource(
         resource_type=ResourceType.TOPIC, resource_name=topic, configs=changes
     )
