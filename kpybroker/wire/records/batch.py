@@ -283,6 +283,25 @@ def read_records(batch: Batch, limit_bytes: int = DECOMPRESSED_LIMIT_BYTES, plai
         raise _invalid(f"{total - at} bytes after the last record")
 
 
+def read_head(batch: Batch, plain: bytes, at: int) -> tuple[Record, int]:
+    """The record that begins at a position of the decompressed bytes, and the position after it. The bytes of the value
+    are not copied: it is empty if there is one. Raises KafkaError: INVALID_RECORD."""
+    try:
+        size, at = read_varint(plain, at)
+        end = at + size
+        timestamp_delta, at = read_varint(plain, at + 1)
+        offset_delta, at = read_varint(plain, at)
+        key, at = _sized(plain, at, end)
+        value_bytes, at = read_varint(plain, at)
+        headers, at = _headers(plain, at + max(value_bytes, 0), end)
+    except IndexError as error:
+        raise _invalid("records end early") from error
+    if size < 0 or at != end or end > len(plain):
+        raise _invalid("the length of a record does not match its fields")
+    timestamp = batch.max_timestamp if batch.log_append_time else batch.base_timestamp + timestamp_delta
+    return Record(batch.base_offset + offset_delta, timestamp, key, None if value_bytes < 0 else b"", headers), end
+
+
 def _invalid(text: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, text)
 

@@ -23,13 +23,16 @@ from typing import NamedTuple
 
 from kpybroker.errors import ConfigError
 from kpybroker.similar_names import meant
-from kpybroker.wire.records.batch import Record
+from kpybroker.wire.records.batch import Record, put_varint
 
 TEXT_MAX = 4000
 """The most characters of an expression."""
 DEPTH_MAX = 50
 """How deep parentheses and `not` may be nested."""
+NEEDLES_MAX = 32
+"""The most byte sequences of a filter. With more, it is as fast to parse all records."""
 Predicate = Callable[[Record], bool]
+Needles = tuple[bytes, ...] | None
 _TOKEN = re.compile(
     r"""\s*(?:(?P<word>[A-Za-z_][\w.-]*)|(?P<number>-?\d+)|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|"""
     r"""(?P<symbol>[=!<>]=|[=<>(),]))""",
@@ -51,6 +54,9 @@ class RecordFilter(NamedTuple):
     text: str
     matches: Predicate
     """Whether a record is selected."""
+    needles: Needles
+    """Byte sequences of which each selected record contains at least one in its encoding, so that other records need
+    not be parsed; None if there are none."""
 
     def __str__(self) -> str:
         return self.text
@@ -61,9 +67,23 @@ def parse_filter(text: str) -> RecordFilter:
     if len(text) > TEXT_MAX:
         raise ConfigError(f"an expression of {len(text)} characters; at most {TEXT_MAX}")
     parser = _Parser(text)
-    predicate = parser.either(0)
+    found = parser.either(0)
     parser.end()
-    return RecordFilter(text, predicate)
+    return RecordFilter(text, found.matches, found.needles)
+
+
+class _Term(NamedTuple):
+    """A part of an expression: see `RecordFilter`."""
+
+    matches: Predicate
+    needles: Needles = None
+
+
+class _Field(NamedTuple):
+    """What is compared: how it is read from a record, and the bytes before its length in the encoding of a record."""
+
+    read: Callable[[Record], bytes | None]
+    before: bytes = b""
 
 
 class _Token(NamedTuple):
@@ -73,7 +93,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """A parser by recursive descent. The methods return predicates, and raise ConfigError."""
+    """A parser by recursive descent. The methods return terms, and raise ConfigError."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -91,57 +111,67 @@ class _Parser:
         self._tokens.append(_Token("end", "", len(text)))
         self._next = 0
 
-    def either(self, depth: int) -> Predicate:
+    def either(self, depth: int) -> _Term:
         terms = [self._both(depth)]
         while self._takes("or"):
             terms.append(self._both(depth))
-        return terms[0] if len(terms) == 1 else lambda record: any(term(record) for term in terms)
+        if len(terms) == 1:
+            return terms[0]
+        predicates = [term.matches for term in terms]
+        return _Term(lambda record: any(matches(record) for matches in predicates), _any_of(terms))
 
-    def _both(self, depth: int) -> Predicate:
+    def _both(self, depth: int) -> _Term:
         terms = [self._negated(depth)]
         while self._takes("and"):
             terms.append(self._negated(depth))
-        return terms[0] if len(terms) == 1 else lambda record: all(term(record) for term in terms)
+        if len(terms) == 1:
+            return terms[0]
+        predicates = [term.matches for term in terms]
+        return _Term(lambda record: all(matches(record) for matches in predicates), _rarest_of(terms))
 
-    def _negated(self, depth: int) -> Predicate:
+    def _negated(self, depth: int) -> _Term:
         if depth > DEPTH_MAX:
             raise self._wrong(f"nested more than {DEPTH_MAX} deep")
         if self._takes("not"):
-            term = self._negated(depth + 1)
-            return lambda record: not term(record)
+            matches = self._negated(depth + 1).matches
+            return _Term(lambda record: not matches(record))
         if self._takes("("):
             term = self.either(depth + 1)
             self._needs(")")
             return term
         return self._comparison()
 
-    def _comparison(self) -> Predicate:
+    def _comparison(self) -> _Term:
         if self._takes("tombstone"):
-            return lambda record: record.value is None
+            return _Term(lambda record: record.value is None)
         if self._takes("timestamp"):
             return self._time_comparison()
         if self._takes("exists"):
-            found = self._field()
-            return lambda record: found(record) is not None
-        found = self._field()
+            read, before = self._field()
+            return _Term(lambda record: read(record) is not None, (before,) if before else None)
+        field = self._field()
+        read = field.read
         if self._takes("=="):
             wanted = self._content()
-            return lambda record: found(record) == wanted
+            return _Term(lambda record: read(record) == wanted, (_encoded(field, wanted),))
         if self._takes("!="):
             wanted = self._content()
-            return lambda record: found(record) != wanted
+            return _Term(lambda record: read(record) != wanted)
         if self._takes("prefix"):
-            return _starts_with(found, self._content())
+            return _starts_with(field, self._content())
         if self._takes("in"):
             self._needs("(")
             several = {self._content()}
             while self._takes(","):
                 several.add(self._content())
             self._needs(")")
-            return lambda record: found(record) in several
+            return _Term(
+                lambda record: read(record) in several,
+                tuple(_encoded(field, each) for each in sorted(several)) if len(several) <= NEEDLES_MAX else None,
+            )
         raise self._wrong(f"expected one of {', '.join(OPERATORS)}")
 
-    def _time_comparison(self) -> Predicate:
+    def _time_comparison(self) -> _Term:
         compare = _ORDER.get(self._now.text)
         if compare is None:
             raise self._wrong(f"expected one of {', '.join(_ORDER)}")
@@ -154,7 +184,7 @@ class _Parser:
         else:
             raise self._wrong("expected milliseconds, or a time in quotes")
         self._next += 1
-        return lambda record: compare(record.timestamp, wanted)
+        return _Term(lambda record: compare(record.timestamp, wanted))
 
     def _time(self, token: _Token) -> int:
         try:
@@ -163,10 +193,10 @@ class _Parser:
             raise self._wrong("not a time; write it like '2026-01-31T12:00:00Z'") from None
         return round((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
-    def _field(self) -> Callable[[Record], bytes | None]:
+    def _field(self) -> _Field:
         token = self._now
         if self._takes("key"):
-            return lambda record: record.key
+            return _Field(lambda record: record.key)
         if self._takes(TAG):
             return _header(TAG)
         if token.kind == "word" and token.text.startswith(HEADER):
@@ -217,15 +247,36 @@ def _unquoted(text: str) -> str:
     return _ESCAPE.sub(r"\1", text[1:-1])
 
 
-def _starts_with(found: Callable[[Record], bytes | None], wanted: bytes) -> Predicate:
+def _any_of(terms: list[_Term]) -> Needles:
+    """The needles of a term that is true if any of these is."""
+    found = [needle for term in terms for needle in term.needles or ()]
+    return tuple(found) if len(found) <= NEEDLES_MAX and all(term.needles for term in terms) else None
+
+
+def _rarest_of(terms: list[_Term]) -> Needles:
+    """The needles of a term that is true if all of these are: those of one of them, with the longest needles."""
+    return max((term.needles for term in terms if term.needles), key=lambda found: min(map(len, found)), default=None)
+
+
+def _encoded(field: _Field, content: bytes) -> bytes:
+    """A field with this content, as it is encoded in a record."""
+    out = bytearray(field.before)
+    put_varint(out, len(content))
+    return bytes(out + content)
+
+
+def _starts_with(field: _Field, wanted: bytes) -> _Term:
+    read = field.read
+
     def starts(record: Record) -> bool:
-        content = found(record)
+        content = read(record)
         return content is not None and content.startswith(wanted)
 
-    return starts
+    needle = field.before or wanted
+    return _Term(starts, (needle,) if needle else None)
 
 
-def _header(name: str) -> Callable[[Record], bytes | None]:
+def _header(name: str) -> _Field:
     def content(record: Record) -> bytes | None:
         found = None
         for each, value in record.headers:
@@ -233,4 +284,6 @@ def _header(name: str) -> Callable[[Record], bytes | None]:
                 found = value
         return found
 
-    return content
+    encoded = bytearray()
+    put_varint(encoded, len(name.encode()))
+    return _Field(content, bytes(encoded) + name.encode())

@@ -140,6 +140,13 @@ def emptied(batch: Batch) -> bytes:
     return _with(batch, attributes, -1, batch.max_timestamp, 0, b"")
 
 
+def passed_over(batch: Batch) -> bytes:
+    """A batch without records for the offsets of this one, without its producer: a consumer goes on after it, and needs
+    not know whose batch it was."""
+    header = (Codec.NONE, batch.last_offset_delta, -1, batch.max_timestamp, -1, -1, -1, 0)
+    return bytes(sealed(batch.base_offset, batch.leader_epoch, header, b""))
+
+
 def _with(batch: Batch, attributes: int, base_timestamp: int, max_timestamp: int, count: int, body: Buffer) -> bytes:
     producer = batch.producer_id, batch.producer_epoch, batch.base_sequence
     header = (attributes, batch.last_offset_delta, base_timestamp, _int64(max_timestamp), *producer, count)
