@@ -19,6 +19,7 @@ from kpybroker.controller.features import supported_features
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.long_work import LongWork
 from kpybroker.metadata import chronicle, whereabouts
+from kpybroker.metadata.difference import removed_views
 from kpybroker.metadata.image import Image, TopicImage
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.raft.duties.bootstrap import checked_format
@@ -208,6 +209,9 @@ class Broker:
         self.quotas.follow(self.metadata.dynamic.quotas)
         for topic in removed:
             self._remove(topic)
+        if old.views:
+            for view in removed_views(old, new):
+                self.coordinators.on_topic_deleted(view)
         for name in topics:
             replicas.host(new.topics[name], self.metadata.log_settings(name))
         if is_first:

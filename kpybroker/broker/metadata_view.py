@@ -70,6 +70,13 @@ class MetadataView:
         topic = self.image.topic_by_id(topic_id)
         return None if topic is None else topic.name
 
+    def kept_in(self, topic: str) -> str:
+        """The topic whose partitions have the records: the source of a view, otherwise the topic itself."""
+        image = self.image
+        if not image.views or (view := image.view(topic)) is None:
+            return topic
+        return view.source
+
     def partition_count(self, topic: str, when_created: int) -> int:
         """The number of partitions of a topic; `when_created` if the topic does not exist yet."""
         found = self.image.topic(topic)

@@ -12,6 +12,7 @@ from kpybroker.cli import configs, options, trimming
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, check
+from kpybroker.config.view_keys import VIEW_OF, VIEW_WHERE
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.similar_names import nearest_name
 from kpybroker.topics import TopicPartition
@@ -46,20 +47,32 @@ Settings = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="A setting by Kafka's name: retention.ms=60000; may be repeated."),
 ]
 
+Partitions = Annotated[
+    int | None,
+    typer.Option(
+        "--partitions",
+        metavar="N",
+        min=1,
+        max=PARTITIONS_MAX,
+        help="Number of partitions (the broker's num.partitions).",
+    ),
+]
+ViewOf = Annotated[
+    str | None,
+    typer.Option(
+        "--view-of", metavar="SOURCE", help="Create a view: a read-only topic with the records of SOURCE that match."
+    ),
+]
+Where = Annotated[
+    str | None,
+    typer.Option("--where", metavar="EXPRESSION", help="What a view shows, such as 'header.region == \"eu\"'."),
+]
+
 
 @app.command()
 def create(
     names: Names,
-    partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions",
-            metavar="N",
-            min=1,
-            max=PARTITIONS_MAX,
-            help="Number of partitions (the broker's num.partitions).",
-        ),
-    ] = None,
+    partitions: Partitions = None,
     replication: Annotated[
         int | None,
         typer.Option(
@@ -72,14 +85,17 @@ def create(
     ] = None,
     replication_factor: Factor = None,
     settings: Settings = None,
+    view_of: ViewOf = None,
+    where: Where = None,
     if_not_exists: Annotated[bool, options.flag("--if-not-exists", "Do not fail if a topic already exists.")] = False,
     bootstrap: options.Bootstrap = None,
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create one topic, or several topics with the same settings."""
+    """Create one topic, or several topics with the same settings; or a view of a topic."""
     factor = _one_factor(replication, replication_factor)
     given = [create_topics.CreatableTopicConfig(name=name, value=value) for name, value in _settings(settings)]
+    given += _of_view(view_of, where)
     wanted = [
         create_topics.CreatableTopic(
             name=name, num_partitions=partitions or -1, replication_factor=factor, configs=given
@@ -107,6 +123,16 @@ def create(
             show_line(f"created {row['topic']}" if row["created"] else f"{row['topic']} already exists")
 
     options.run(make)
+
+
+def _of_view(source: str | None, where: str | None) -> list[create_topics.CreatableTopicConfig]:
+    """The settings of a view; empty for a topic. Raises ConfigError."""
+    if source is None and where is None:
+        return []
+    if source is None or where is None:
+        raise ConfigError("a view needs both --view-of SOURCE and --where EXPRESSION")
+    given = {VIEW_OF: source, VIEW_WHERE: where}
+    return [create_topics.CreatableTopicConfig(name=name, value=value) for name, value in given.items()]
 
 
 def _one_factor(replication: int | None, replication_factor: int | None) -> int:

@@ -9,6 +9,7 @@ from kpybroker.config.documentation import purpose
 from kpybroker.config.key import ConfigKey, Effect
 from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
+from kpybroker.config.view_keys import VIEW_KEYS
 
 INTRODUCTION = """# Configuration
 
@@ -24,6 +25,11 @@ later, and take effect at once.
 
 The settings `errors.deadletterqueue.*` belong to dead letters of share groups (KIP-1191), which Apache Kafka 4.3 does
 not have: they are shown and can be changed only with `unstable.feature.versions.enable=true` on all nodes.
+"""
+VIEWS = """
+## View settings
+
+A topic that is created with these is a view of another topic ([views](views.md)). It has no other settings of its own.
 """
 MAPPED = """
 ## Replaced by another setting
@@ -63,6 +69,8 @@ def page() -> str:
             INTRODUCTION,
             "## Topic settings\n",
             *_table(key for key in topic if key.effect is Effect.OBEYED),
+            VIEWS,
+            *_table(VIEW_KEYS.values()),
             "\n## Broker settings\n",
             *_table(key for key in changing if key.effect is Effect.OBEYED),
             "\n## Group settings\n",

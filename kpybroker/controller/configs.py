@@ -18,6 +18,7 @@ from kpybroker.config.properties import did_you_mean
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
+from kpybroker.config.view_keys import VIEW_KEYS
 from kpybroker.controller import delivery_logs
 from kpybroker.controller.commands import (
     AlterConfigs,
@@ -32,6 +33,7 @@ from kpybroker.controller.doors import check_doors
 from kpybroker.controller.internal_topics import POLICY, check_policy
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.state import ControllerState
+from kpybroker.controller.views import changed
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.metadata.image import ELR_FEATURE
 from kpybroker.wire.stored import metadata as stored
@@ -101,6 +103,11 @@ def _alter(
             if asked[kind, name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             _check_resource(state, kind, name)
+            if kind == ResourceType.TOPIC and name not in state.topics:
+                view = state.views[name]
+                records.append(changed(view, change_of(resource)(view.settings)).record())
+                results.append(ConfigResult(kind, name))
+                continue
             current = state.config(kind, name)
             wanted = change_of(resource)(current)
             if state.features.get(ELR_FEATURE, 0):
@@ -237,7 +244,7 @@ def _check_resource(state: ControllerState, kind: int, name: str) -> None:
         reason = invalid_topic_name(name)
         if reason is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
-        if name not in state.topics:
+        if name not in state.topics and name not in state.views:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     elif kind == ResourceType.BROKER:
         _check_broker_name(name)
@@ -389,6 +396,8 @@ def _stable(keys: Mapping[str, ConfigKey], config: BrokerConfig) -> Mapping[str,
 
 def _parse_all(keys: Mapping[str, ConfigKey], settings: Mapping[str, str], what: str, code: ErrorCode) -> None:
     for name in settings:
+        if name in VIEW_KEYS:
+            raise KafkaError(code, f"{name} can only be set for a view, when it is created.")
         if name not in keys:
             raise KafkaError(code, f"Unknown {what} config name: {name}{did_you_mean(name, keys)}")
     for name, text in settings.items():

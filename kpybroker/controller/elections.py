@@ -53,7 +53,7 @@ def asked_partitions(
 
 
 def _elect(state: ControllerState, rules: Rules, name: str, index: int, *, preferred: bool) -> Any:
-    topic = state.topics.get(name)
+    topic = state.topic(name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
     partition = topic.partitions.get(index)

@@ -56,7 +56,7 @@ def _added(state: ControllerState, topic: NewPartitions) -> int:
 
 
 def _grow(state: ControllerState, random: Random, topic: NewPartitions) -> list[Any]:
-    known = state.topics.get(topic.name)
+    known = state.topic(topic.name)
     if known is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     check_growth(topic.name)

@@ -46,7 +46,7 @@ def alter_reassignments(
 
 
 def _move(state: ControllerState, rules: Rules, asked: Reassignment, may_change_factor: bool) -> Any | None:
-    topic = state.topics.get(asked.topic)
+    topic = state.topic(asked.topic)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {asked.topic}.")
     partition = topic.partitions.get(asked.partition)

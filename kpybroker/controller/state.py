@@ -46,6 +46,14 @@ class ControllerState(Replaying):
         normal = topic.replace(".", "_")
         return normal.lower() if self.folds_case else normal
 
+    def topic(self, name: str) -> TopicState | None:
+        """The topic; None if there is none. Raises INVALID_TOPIC_EXCEPTION for a view, which has no partitions of its
+        own."""
+        found = self.topics.get(name)
+        if found is None and name in self.views:
+            raise self.views[name].refusal()
+        return found
+
     def active(self, node_id: int) -> bool:
         """Whether a broker is registered, not fenced and not shutting down: it may lead, and may be assigned
         replicas."""

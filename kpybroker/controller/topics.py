@@ -24,6 +24,7 @@ from kpybroker.controller.ids import random_uuid
 from kpybroker.controller.internal_topics import KEPT_BY, POLICY, check_policy
 from kpybroker.controller.names import invalid_topic_name
 from kpybroker.controller.state import ControllerState
+from kpybroker.controller.views import create_view, is_view, shown_views, views_of
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.topics import INTERNAL_TOPICS, METADATA_TOPIC
 from kpybroker.wire.stored import metadata as stored
@@ -40,6 +41,7 @@ class _Made:
 
     normal_names: dict[str, str] = field(default_factory=dict)
     partitions: int = 0
+    views: int = 0
     settings: dict[tuple[tuple[str, str | None], ...], dict[str, str]] = field(default_factory=dict)
     """Overrides in the request -> checked overrides. Many topics of a request have the same overrides."""
     records: list[Any] = field(default_factory=list)
@@ -80,6 +82,11 @@ def _create(
     charge: ChargePartitions,
 ) -> TopicResult:
     _check_name(state, topic.name, made)
+    if is_view(topic):
+        record, result = create_view(state, topic, made.views)
+        made.views += 1
+        made.records.append(record)
+        return result
     settings = made.settings.get(topic.configs)
     if settings is None:
         settings = made.settings[topic.configs] = _settings(config, topic)
@@ -124,7 +131,7 @@ def _check_name(state: ControllerState, name: str, made: _Made) -> None:
     if reason is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
     delivery_logs.check_not_reserved(name)
-    if name in state.topics:
+    if name in state.topics or name in state.views:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     normal = state.normal_name(name)
     other = state.normal_names.get(normal) or made.normal_names.get(normal)
@@ -212,10 +219,14 @@ def delete_topics(
                     ErrorCode.INVALID_REQUEST, "Duplicate topic name." if name is not None else "Duplicate topic id."
                 )
             topic_name, found_id = _find(state, name, topic_id)
-            delivery_logs.check_not_of_a_topic(state, topic_name)
-            command.charge(len(state.topics[topic_name].partitions))
-            records.append(stored.RemoveTopicRecord(topic_id=found_id))
-            records += delivery_logs.removed(state, topic_name)
+            if topic_name in state.topics:
+                delivery_logs.check_not_of_a_topic(state, topic_name)
+                command.charge(len(state.topics[topic_name].partitions))
+                records += [view.removal() for view in views_of(state, topic_name)]
+                records.append(stored.RemoveTopicRecord(topic_id=found_id))
+                records += delivery_logs.removed(state, topic_name)
+            else:
+                records.append(state.views[topic_name].removal())
             results.append(TopicResult(topic_name, found_id))
         except KafkaError as refusal:
             results.append(TopicResult(name, topic_id, refusal.code, refusal.message))
@@ -224,7 +235,7 @@ def delete_topics(
 
 def _identity(state: ControllerState, name: str | None, topic_id: bytes) -> str | bytes:
     if name is None:
-        return state.names.get(topic_id, topic_id)
+        return state.names.get(topic_id) or _view_of_id(state, topic_id) or topic_id
     return name if topic_id == ZERO_UUID else name.encode() + topic_id
 
 
@@ -232,11 +243,21 @@ def _find(state: ControllerState, name: str | None, topic_id: bytes) -> tuple[st
     if name is not None:
         if topic_id != ZERO_UUID:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-        if name not in state.topics:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-        return name, state.topics[name].topic_id
+        if name in state.topics:
+            return name, state.topics[name].topic_id
+        if name in state.views:  # its source may be missing
+            return name, dict(shown_views(state)).get(name, ZERO_UUID)
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     if topic_id == ZERO_UUID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if (view := _view_of_id(state, topic_id)) is not None:
+        return view, topic_id
     if topic_id not in state.names:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
     return state.names[topic_id], topic_id
+
+
+def _view_of_id(state: ControllerState, topic_id: bytes) -> str | None:
+    if not state.views or topic_id == ZERO_UUID:
+        return None
+    return next((name for name, view in shown_views(state) if view == topic_id), None)

@@ -93,7 +93,10 @@ def _describe(broker: Broker, kind: int, name: str) -> Sequence[Described]:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
             if image.topic(name) is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return describe_topic(broker.config, image.config(ResourceType.TOPIC, name))
+            overrides = image.config(ResourceType.TOPIC, name)
+            if (view := image.view(name)) is not None:
+                overrides = {**image.config(ResourceType.TOPIC, view.source), **view.settings}
+            return describe_topic(broker.config, overrides)
         case ResourceType.BROKER:
             if not name:
                 return describe_default_broker(layers(broker))

@@ -44,7 +44,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
         if request.topics and all(topic.name != cursor.topic_name for topic in request.topics):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor is at a topic that was not requested")
-    asked = [topic.name for topic in request.topics] if request.topics else list(broker.metadata.image.topics)
+    asked = [topic.name for topic in request.topics] if request.topics else list(broker.metadata.image.readable)
     response = Response(topics=[])
     hidden = []
     async for name in _sorted(broker, asked, "" if cursor is None else cursor.topic_name):

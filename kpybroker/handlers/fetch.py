@@ -54,18 +54,28 @@ def handle(broker: Broker, call: Call, request: Request) -> Result:
             return _refuse_rows(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return fetch_replica(broker, call, request, replica_id)
     if call.is_long:
-        from kpybroker.serving.fetch.many import fetch_in_turns
+        from kpybroker.serving.fetch.many import begin_many, fetch_in_turns
 
-        return fetch_in_turns(broker, call, request, by_id)
-    if request.rack_id and broker.config.is_rack_aware:
-        from kpybroker.serving.fetch.nearby import fetch_nearby
+        if not broker.metadata.image.views:
+            return fetch_in_turns(broker, call, request, by_id, begin_many)
+        from kpybroker.serving.fetch.filtered import begin_filtered
 
-        return fetch_nearby(broker, call, request, by_id)
-    if request.session_epoch == FINAL_EPOCH and not request.session_id and len(request.topics) == 1:
+        return fetch_in_turns(broker, call, request, by_id, begin_filtered)
+    is_nearby = request.rack_id and broker.config.is_rack_aware
+    if request.session_epoch == FINAL_EPOCH and not request.session_id and len(request.topics) == 1 and not is_nearby:
         fetched = fetch_one(broker, call, request)
         if fetched is not None:
             return fetched
     session, wants = resolve(broker, request, by_id)
+    if broker.metadata.image.views:
+        from kpybroker.serving.fetch.filtered import begin_filtered, reads_views
+
+        if reads_views(broker, wants):
+            return begin_filtered(broker, call, request, session, wants)
+    if is_nearby:
+        from kpybroker.serving.fetch.nearby import NearbyView
+
+        return begin(NearbyView(broker, call, request, session, wants))
     view = ConsumerView(broker, call, request, session, wants)
     if len(wants) > WANTS_AT_ONCE:
         from kpybroker.serving.fetch.many import ManyFetchReply

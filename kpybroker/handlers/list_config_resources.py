@@ -38,7 +38,7 @@ def handle(broker: Broker, call: Call, request: Request) -> Response:
 def _names(broker: Broker, kind: int) -> list[str]:
     image = broker.metadata.image
     if kind == ResourceType.TOPIC:
-        return list(image.topics)
+        return list(image.readable)
     if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
         return [str(node_id) for node_id, known in image.brokers.items() if not known.fenced]
     return [name for resource_type, name in image.configs if resource_type == kind]

@@ -63,7 +63,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
             if topic.topic_id != ZERO_UUID:
                 topic.name = None  # the Java client sends an empty name with an id
         if request.allow_auto_topic_creation:
-            missing = [t.name for t in asked if t.name is not None and t.name not in broker.metadata.image.topics]
+            missing = [t.name for t in asked if t.name is not None and broker.metadata.image.topic(t.name) is None]
             uncreatable = await _uncreatable(broker, call, missing, turns)
             if missing := [name for name in missing if name not in uncreatable]:
                 await broker.topic_creation.wanted(missing)
@@ -77,7 +77,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Encoded:
     found = broker.metadata.answers.get(key) if keeps else None
     if found is None:
         image = broker.metadata.image
-        if len(image.topics if names is None else names) <= TOPICS_AT_ONCE:
+        if len(image.readable if names is None else names) <= TOPICS_AT_ONCE:
             work = _describe(broker, image, call, request, names, departed, uncreatable, turns)
             found = Encoded(build(await work, call.version))
         elif not keeps:
@@ -143,7 +143,7 @@ async def _describe(
     live = image.live_brokers()
     topics = []
     if names is None:
-        async for topic in turns.through(list(image.topics.values())):
+        async for topic in turns.through(list(image.readable.values())):
             if not is_shown(broker, call, Operation.DESCRIBE, TOPIC, topic.name):
                 continue
             topics.append(_topic(topic, live, operations))

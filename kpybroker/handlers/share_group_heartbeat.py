@@ -20,6 +20,13 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         check_served(broker)
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
+        for name in request.subscribed_topic_names or () if broker.metadata.image.views else ():
+            if (view := broker.metadata.image.view(name)) is not None:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{name} is a view of {view.source}, and share groups cannot read views; subscribe to {view.source}"
+                    ", or read the view with a consumer group.",
+                )
         command = ShareHeartbeat(request, call.client_id or "", f"/{call.host}")
         runner = broker.coordinators.groups.runner(request.group_id)
         response: Response = await runner.ask(command, broker.config.offsets_commit_timeout_ms)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kpybroker.metadata.part import Metadata, Part
+from kpybroker.metadata.views import STORED_IN, follow_setting
 from kpybroker.wire.stored import metadata as stored
 
 METADATA_VERSION = "metadata.version"
@@ -41,6 +42,8 @@ def _setting(metadata: Metadata, record: stored.ConfigRecord) -> None:
         configs[resource] = settings
     else:
         configs.pop(resource, None)
+    if resource == STORED_IN:
+        follow_setting(metadata, record.name, record.value)
     metadata.settings_changed(resource)
 
 

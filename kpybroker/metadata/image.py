@@ -13,6 +13,7 @@ from kpybroker.errors import Damage
 from kpybroker.metadata.brokers import BrokerImage
 from kpybroker.metadata.parts import PARTS, MetadataContent, Replaying
 from kpybroker.metadata.topics import TOPICS, PartitionImage, TopicImage
+from kpybroker.metadata.views import TopicView, view_id
 
 __all__ = [
     "ELR_FEATURE",
@@ -49,7 +50,7 @@ class Changes(NamedTuple):
 class Image(MetadataContent):
     """The metadata at an offset. All mappings are read-only by convention; `Image()` is the empty cluster."""
 
-    __slots__ = ("changes", "epoch", "offset")
+    __slots__ = ("_readable", "_shown", "_shown_names", "changes", "epoch", "offset")
 
     topics: Mapping[str, TopicImage]
 
@@ -60,6 +61,9 @@ class Image(MetadataContent):
         """The offset of the last applied record."""
         self.epoch = -1
         self.changes = Changes()
+        self._shown: Mapping[str, TopicImage] | None = None
+        self._shown_names: Mapping[bytes, str] | None = None
+        self._readable: Mapping[str, TopicImage] | None = None
 
     @property
     def in_transaction(self) -> bool:
@@ -67,11 +71,47 @@ class Image(MetadataContent):
         return self.open_transaction is not None
 
     def topic(self, name: str) -> TopicImage | None:
-        return self.topics.get(name)
+        """The topic or view of this name, as consumers see it. A view has its own id and the partitions of its
+        source."""
+        found = self.topics.get(name)
+        return found if found is not None or not self.views else self.shown_views.get(name)
 
     def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
+        """The topic or view with this id, like `topic`."""
         name = self.names.get(topic_id)
-        return None if name is None else self.topics[name]
+        if name is not None:
+            return self.topics[name]
+        if not self.views:
+            return None
+        if self._shown_names is None:
+            self._shown_names = {view.id: view.name for view in self.shown_views.values()}
+        name = self._shown_names.get(topic_id)
+        return None if name is None else self.shown_views[name]
+
+    def view(self, name: str) -> TopicView | None:
+        """The view of this name; None if there is none, or if it shows nothing because its source does not exist."""
+        return self.views[name] if self.views and name in self.shown_views else None
+
+    @property
+    def shown_views(self) -> Mapping[str, TopicImage]:
+        """All views as topics, by name, except those whose source does not exist and those that a topic hides."""
+        if self._shown is None:
+            topics = self.topics
+            self._shown = {
+                name: TopicImage(name, view_id(source.id, name), source.partitions)
+                for name, view in self.views.items()
+                if name not in topics and (source := topics.get(view.source)) is not None
+            }
+        return self._shown
+
+    @property
+    def readable(self) -> Mapping[str, TopicImage]:
+        """All topics and views, by name."""
+        if not self.views:
+            return self.topics
+        if self._readable is None:
+            self._readable = {**self.topics, **self.shown_views}
+        return self._readable
 
     def live_brokers(self) -> frozenset[int]:
         """The brokers that are not fenced. A fenced leader does not serve clients."""

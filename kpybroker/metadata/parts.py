@@ -15,6 +15,7 @@ from kpybroker.metadata.quotas import QUOTAS, Quotas
 from kpybroker.metadata.scram import SCRAM_CREDENTIALS, ScramCredentials
 from kpybroker.metadata.tokens import DELEGATION_TOKENS
 from kpybroker.metadata.topics import TOPIC_NAMES, TOPICS
+from kpybroker.metadata.views import VIEWS, TopicView
 from kpybroker.security.acls import Acl
 from kpybroker.security.delegation_tokens import DelegationToken
 from kpybroker.wire.stored import metadata as stored
@@ -25,6 +26,7 @@ PARTS: tuple[Part[Any], ...] = (
     BROKERS,
     TOPIC_NAMES,
     TOPICS,
+    VIEWS,
     CONFIGS,
     QUOTAS,
     SCRAM_CREDENTIALS,
@@ -71,6 +73,7 @@ class MetadataContent:
     quotas: Quotas
     """The configured quotas, by entity."""
     scram_credentials: ScramCredentials
+    views: Mapping[str, TopicView]
     open_transaction: Sequence[Any] | None
     """The records of an open metadata transaction (KIP-868)."""
 

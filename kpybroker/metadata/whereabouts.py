@@ -78,8 +78,8 @@ def endpoints(
 
 
 def has_partition(image: Image, name: str, index: int) -> bool:
-    """Whether the partition exists in the cluster."""
-    topic = image.topic(name)
+    """Whether the partition exists in the cluster. Views have no partitions of their own."""
+    topic = image.topics.get(name)
     return topic is not None and 0 <= index < len(topic.partitions)
 
 
@@ -90,7 +90,7 @@ def directory_in(partition: PartitionImage, node_id: int) -> bytes:
 
 def directory_of(image: Image, name: str, index: int, node_id: int) -> bytes:
     """The log directory of a broker's replica, as in `directory_in`, for a partition that is given by name."""
-    topic = image.topic(name)
+    topic = image.topics.get(name)
     return UNASSIGNED if topic is None else directory_in(topic.partitions[index], node_id)
 
 

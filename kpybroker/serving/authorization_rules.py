@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.call import CONTROLLER, Call, Encoded
 from kpybroker.config.resource_type import ResourceType
+from kpybroker.config.view_keys import VIEW_OF
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
 from kpybroker.serving.authorization import DENIED, allows, allows_any, is_shown, require
@@ -232,11 +233,14 @@ def _rows(
 
 
 async def _create_topics(asked: Asked) -> Any:
-    """Requires CREATE on the cluster or the topic. The settings in the response require DESCRIBE_CONFIGS."""
-    if asked.shows(Operation.CREATE, CLUSTER):
-        told = await asked.answer()
+    """Requires CREATE on the cluster or the topic and, for a view, READ on its source. The settings in the response
+    require DESCRIBE_CONFIGS."""
+    if not asked.shows(Operation.CREATE, CLUSTER):
+        told = await asked.by_row("topics", "topics", lambda topic: _may_create(asked, topic))
+    elif any(config.name == VIEW_OF for topic in asked.request.topics for config in topic.configs):
+        told = await asked.by_row("topics", "topics", lambda topic: _may_view(asked, topic))
     else:
-        told = await asked.by_row("topics", "topics", lambda topic: _may_create(asked, topic.name))
+        told = await asked.answer()
     async for row in asked.turns().through(told.topics):
         if not row.error_code and not asked.shows(Operation.DESCRIBE_CONFIGS, TOPIC, row.name):
             row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -244,12 +248,20 @@ async def _create_topics(asked: Asked) -> Any:
     return told
 
 
-def _may_create(asked: Asked, name: str) -> ErrorCode | None:
+def _may_create(asked: Asked, topic: Any) -> ErrorCode | None:
     """The error for a caller that may not create the topic. The name of the metadata log is not checked here, because
     the controller refuses to create it anyway."""
-    if name == METADATA_TOPIC or asked.allows(Operation.CREATE, TOPIC, name):
-        return None
+    if topic.name == METADATA_TOPIC or asked.allows(Operation.CREATE, TOPIC, topic.name):
+        return _may_view(asked, topic)
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _may_view(asked: Asked, topic: Any) -> ErrorCode | None:
+    """The error for a caller that may not create the view, because it would read its source through it."""
+    for config in topic.configs:
+        if config.name == VIEW_OF and config.value and not asked.allows(Operation.READ, TOPIC, config.value):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return None
 
 
 async def _delete_topics(asked: Asked) -> Any:
@@ -311,7 +323,8 @@ _OF_SETTINGS: Mapping[int, AclResource] = MappingProxyType(
 
 def _configs(operation: Operation, told_rows: str, *, loggers_at_controller: Operation | None = None) -> Rule:
     """A rule that requires the operation on the topic or group to which the settings belong, or on the cluster for
-    other settings. For the loggers of a controller, it may require another operation."""
+    other settings. For the loggers of a controller, it may require another operation. A change of a view requires READ
+    on its source, too, because the new expression may show other records of it."""
 
     async def rule(asked: Asked) -> Any:
         def judge(row: Any) -> ErrorCode | None:
@@ -322,7 +335,12 @@ def _configs(operation: Operation, told_rows: str, *, loggers_at_controller: Ope
             wanted = operation
             if row.resource_type == ResourceType.BROKER_LOGGER and asked.call.side == CONTROLLER:
                 wanted = loggers_at_controller or operation
-            return None if asked.allows(wanted, resource, name) else DENIED[resource]
+            if not asked.allows(wanted, resource, name):
+                return DENIED[resource]
+            view = asked.broker.metadata.image.view(name) if row.resource_type == ResourceType.TOPIC else None
+            if operation is Operation.ALTER_CONFIGS and view is not None:
+                return None if asked.allows(Operation.READ, TOPIC, view.source) else DENIED[TOPIC]
+            return None
 
         return await asked.by_row("resources", told_rows, judge)
 

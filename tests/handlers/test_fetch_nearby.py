@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from kpybroker.config import parse_config
+from kpybroker.config.view_keys import VIEW_OF, VIEW_WHERE
 from kpybroker.errors import ConfigError, ErrorCode
-from kpybroker.wire.rpc import fetch, list_offsets
+from kpybroker.wire.records.batch import split
+from kpybroker.wire.rpc import create_topics, fetch, list_offsets
 from tests.replication.virtual import VirtualCluster, play
 from tests.server.test_authorization import Closed
 
@@ -160,3 +162,26 @@ def test_an_unknown_selector_is_refused() -> None:
     assert not parse_config({"replica.selector.class": leader}).is_rack_aware
     with pytest.raises(ConfigError, match=r"replica\.selector\.class: com\.example\.Mine is not known here"):
         parse_config({"replica.selector.class": "com.example.Mine"})
+
+
+def test_a_view_is_read_from_the_replica_in_the_rack() -> None:
+    async def scene(cluster: VirtualCluster) -> None:
+        await cluster.create((1, 2, 3))
+        configs = [
+            create_topics.CreatableTopicConfig(name=VIEW_OF, value="t"),
+            create_topics.CreatableTopicConfig(name=VIEW_WHERE, value="tombstone"),
+        ]
+        view = create_topics.CreatableTopic(name="v", num_partitions=-1, replication_factor=-1, configs=configs)
+        told = await cluster.ask("CreateTopics", create_topics.Request(topics=[view], timeout_ms=5000), 1)
+        assert told.topics[0].error_code == 0
+        await cluster.put(b"x")
+        wanted = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topic = fetch.FetchTopic(topic="v", topic_id=told.topics[0].topic_id, partitions=[wanted])
+        request = fetch.Request(topics=[topic], session_epoch=-1, max_wait_ms=100, min_bytes=1, rack_id="b")
+        row = (await cluster.ask("Fetch", request, 1)).responses[0].partitions[0]
+        assert (row.error_code, row.preferred_read_replica, bytes(row.records)) == (0, 2, b"")
+        row = (await cluster.ask("Fetch", request, 2)).responses[0].partitions[0]
+        assert (row.error_code, row.preferred_read_replica, row.high_watermark) == (0, -1, 1)
+        assert [(batch.base_offset, batch.record_count) for batch in split(bytearray(row.records))] == [(0, 0)]
+
+    in_racks(scene)

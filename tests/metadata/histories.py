@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kpybroker.metadata.views import TopicView
 from kpybroker.wire.stored import metadata as stored
 
 NAMES = ["a", "b", "c", "__internal"]
@@ -35,7 +36,7 @@ class History:
         return self._data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True))
 
     def write(self) -> None:
-        kinds = [self.create, self.config, self.broker, self.small, self.kept]
+        kinds = [self.create, self.config, self.broker, self.small, self.kept, self.view]
         if self.topics:
             kinds += [self.grow, self.change, self.change, self.remove, self.clear_elr]
         if self.brokers:
@@ -55,6 +56,10 @@ class History:
             directories=[uuid_of(1000 + broker) for broker in replicas],
             eligible_leader_replicas=self.pick([None, [1], [2, 3]]),
         )
+
+    def view(self) -> None:
+        view = TopicView(self.pick(NAMES), self.pick(NAMES), self.pick(["tombstone", "exists key"]))
+        self.records.append(self.pick([view.record(), view.removal()]))
 
     def create(self) -> None:
         name = self.pick(NAMES)

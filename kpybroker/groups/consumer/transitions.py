@@ -96,8 +96,8 @@ class Transitions:
     # -- topics ---------------------------------------------------------------------------------------------------
 
     def partitions(self, names: frozenset[str]) -> dict[bytes, int]:
-        """The number of partitions of each existing topic, by topic id."""
-        return partitions_of(self.image(), names)
+        """The number of partitions of each existing topic or view, by topic id."""
+        return partitions_of(self.image().topic, names)
 
     def refresh(self, group: ConsumerGroup, step: Step, *, changed: bool) -> None:
         """Bump the group's epoch if its subscriptions or their topics have changed."""
@@ -127,7 +127,7 @@ class Transitions:
     def try_again(self, group: ConsumerGroup, may_describe: MayDescribe | None, now_ms: int) -> None:
         """Evaluate the group's regular expressions if there are new topics, or if ACLs may have changed since
         group.consumer.regex.refresh.interval.ms."""
-        topics = self.image().topics
+        topics = self.image().readable
         is_due = may_describe is not None and group.tried_at_ms is not None
         is_due = is_due and now_ms >= (group.tried_at_ms or 0) + self.settings.consumer_regex_refresh_interval_ms
         if (group.tried is topics and not is_due) or not any(group.regexes()):
@@ -142,8 +142,8 @@ class Transitions:
 
     def _begin_to_resolve(self, group: ConsumerGroup, may_describe: MayDescribe | None, step: Step) -> None:
         image = self.image()
-        group.tried_on(image.topics, step.now_ms)
-        resolving = RegexResolution(group.regexes(), image.topics, may_describe)
+        group.tried_on(image.readable, step.now_ms)
+        resolving = RegexResolution(group.regexes(), image.readable, may_describe)
         self._resolve_on(group, resolving, image.offset, step)
 
     def _resolve_on(self, group: ConsumerGroup, resolving: RegexResolution, version: int, step: Step) -> None:

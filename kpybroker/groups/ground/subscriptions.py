@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 
-from kpybroker.metadata.image import Image
+from kpybroker.metadata.image import TopicImage
 
 
-def partitions_of(image: Image, names: Iterable[str]) -> dict[bytes, int]:
-    """The number of partitions of each existing topic, by topic id."""
-    found = (image.topics.get(name) for name in names)
+def partitions_of(find: Callable[[str], TopicImage | None], names: Iterable[str]) -> dict[bytes, int]:
+    """The number of partitions of each topic that `find` finds, by topic id."""
+    found = map(find, names)
     return {topic.id: len(topic.partitions) for topic in found if topic is not None}
 
 

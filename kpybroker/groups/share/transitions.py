@@ -81,7 +81,7 @@ class Transitions:
 
     def partitions(self, group: ShareGroup) -> dict[bytes, int]:
         """The number of partitions of each existing topic that a member subscribes to, by topic id."""
-        return partitions_of(self.image(), group.topics())
+        return partitions_of(self.image().topics.get, group.topics())
 
     def refresh(self, group: ShareGroup, step: Step, *, changed: bool) -> None:
         """Bump the group's epoch if its subscriptions or topics have changed, or more partitions are initialized."""
@@ -128,7 +128,8 @@ class Transitions:
             return
         image = self.image()
         wanted = {
-            member_id: frozenset(partitions_of(image, member.names)) for member_id, member in group.members.items()
+            member_id: frozenset(partitions_of(image.topics.get, member.names))
+            for member_id, member in group.members.items()
         }
         plan = simple(wanted, group.targets, group.assignable(self.partitions(group)))
         for member_id, target in plan.items():
@@ -140,7 +141,7 @@ class Transitions:
 
     def reconcile(self, group: ShareGroup, member: ShareMember, step: Step) -> None:
         """Assign a member its target, without topics to which it no longer subscribes."""
-        wanted = partitions_of(self.image(), member.names)
+        wanted = partitions_of(self.image().topics.get, member.names)
         target = frozenset(place for place in group.targets.get(member.member_id, NOTHING) if place[0] in wanted)
         if member.epoch == group.assignment_epoch and member.assigned == target:
             return

@@ -70,7 +70,7 @@ def configured(topology: Topology, image: Image) -> ConfiguredTopology:
                 topic
                 for each in topology.subtopologies.values()
                 for topic in each.source_topics
-                if topic not in image.topics
+                if topic not in image.readable
             }
         )
         if lacking:
@@ -114,7 +114,7 @@ def _missing(subtopologies: Iterable[ConfiguredSubtopology], image: Image) -> di
     missing = {}
     for each in subtopologies:
         for name, wanted in (*each.repartition_sources.items(), *each.changelogs.items()):
-            known = image.topics.get(name)
+            known = image.readable.get(name)
             if known is None:
                 missing[name] = wanted
             elif len(known.partitions) != wanted.partitions:
@@ -130,7 +130,7 @@ def _missing(subtopologies: Iterable[ConfiguredSubtopology], image: Image) -> di
 
 
 def _count(topic: str, image: Image, decided: Mapping[str, int]) -> int:
-    known = image.topics.get(topic)
+    known = image.readable.get(topic)
     return decided[topic] if known is None else len(known.partitions)
 
 
@@ -166,7 +166,7 @@ def _repartitions(ordered: list[stored.Subtopology], fixed: Mapping[str, int], i
         for each in waiting:
             sinks = [sink for sink in each.repartition_sink_topics if sink not in decided]
             counts = [decided[topic.name] for topic in each.repartition_source_topics if topic.name in decided]
-            counts += [len(image.topics[topic].partitions) for topic in each.source_topics]
+            counts += [len(image.readable[topic].partitions) for topic in each.source_topics]
             if sinks and counts:
                 decided.update(dict.fromkeys(sinks, max(counts)))
             elif sinks:

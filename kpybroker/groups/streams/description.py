@@ -154,7 +154,7 @@ def _partitions(tasks: Iterable[Task], subtopologies: Mapping[str, ConfiguredSub
     for name, partitions in by_subtopology(tasks).items():
         each = subtopologies.get(name)
         for topic in () if each is None else dict.fromkeys((*each.source_topics, *each.repartition_sources)):
-            known = image.topics.get(topic)
+            known = image.topic(topic)
             if known is not None:
                 there = [partition for partition in partitions if partition < len(known.partitions)]
                 found.append(heartbeat_rpc.TopicPartition(topic=topic, partitions=there))

@@ -96,7 +96,7 @@ class Transitions:
 
     def metadata_hash(self, topology: Topology) -> int:
         """The hash of the existing topics of a topology."""
-        return metadata_hash(partitions_of(self.image(), topology.required))
+        return metadata_hash(partitions_of(self.image().topic, topology.required))
 
     def refresh(self, group: StreamsGroup, step: Step, *, changed: bool, told: int) -> None:
         """Bump the group's epoch if a member, the topology, its topics or the assignor's settings have changed. `told`:

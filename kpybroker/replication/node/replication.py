@@ -18,12 +18,18 @@ from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition_events import PartitionEvents
 from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.replication.partition.sessions import FetchSessions
+from kpybroker.replication.partition.stretches import Stretches
 from kpybroker.storage.dirs.log_dirs import LogDirectories
+from kpybroker.storage.log.slices import Places
 from kpybroker.world import World
+
+SCANS_AT_ONCE = 8
+"""How many chunks of the sources of views are searched concurrently, each of which is in memory during this time."""
 
 
 class Replication:
-    """The flush queue, the hosted partitions, fetch sessions, and the replicas that follow the metadata.
+    """The flush queue, the hosted partitions, fetch sessions, what reads of views share, and the replicas that follow
+    the metadata.
 
     channel: the channel to the active controller. config, epoch, image: return the broker's current settings, epoch and
     Image.
@@ -47,6 +53,9 @@ class Replication:
         dialer = broker_dialer(world, config)
         slots = config().max_incremental_fetch_session_cache_slots
         self.sessions = FetchSessions(world.random, slots, rules.now_ms)
+        self.scans = Places(SCANS_AT_ONCE)
+        """The places for searches in the sources of views."""
+        self.stretches = Stretches()
         context = FetcherContext(dialer, node_id, config, epoch, image, self.hosting.following_throttle)
         reports = DirectoryReports(channel, node_id, epoch)
         moves = ReplicaMoves(world, self.hosting, log_dirs, reports, image)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kpybroker.config import BrokerConfig
 from kpybroker.metadata.image import Image
+from kpybroker.metadata.views import TopicView
 from kpybroker.metadata.whereabouts import epoch_of, has_partition, may_be_in_sync
 
 LAG_MAX_MS = 30_000
@@ -35,6 +36,8 @@ class ReplicaRules:
     """Returns the epoch of a broker's registration, or -1 if it is unknown."""
     exists: Callable[[str, int], bool] = lambda topic, index: False
     """Returns whether the cluster has a partition, on this broker or another one."""
+    view: Callable[[str], TopicView | None] = lambda topic: None
+    """Returns the view of this name, if there is one."""
 
     @classmethod
     def of(cls, config: BrokerConfig, image: Callable[[], Image]) -> ReplicaRules:
@@ -46,4 +49,5 @@ class ReplicaRules:
             may_join=lambda node_id, broker_epoch: may_be_in_sync(image(), node_id, broker_epoch),
             epoch_of=lambda node_id: epoch_of(image(), node_id),
             exists=lambda topic, index: has_partition(image(), topic, index),
+            view=lambda topic: image().view(topic),
         )

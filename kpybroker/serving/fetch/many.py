@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.call import Call, Reply
 from kpybroker.replication.partition.sessions import SessionKey, Want
@@ -26,19 +27,34 @@ from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Requ
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
+    from kpybroker.replication.partition.sessions import Session
 
 AGAIN_S_A_PARTITION = 20e-6
 """The pause before the partitions are read again, per partition. It is about four times the time of reading one."""
 
 
+Begin = Callable[["Broker", Call, Request, "Session | None", list[Want]], "ManyFetchReply"]
+
+
+class LookedAt(NamedTuple):
+    """The result of reading one partition: its row; how many of its bytes count for `min_bytes`; and whether the
+    response should be sent even if it has fewer."""
+
+    row: PartitionData
+    size_bytes: int
+    is_urgent: bool
+
+
 class ManyFetchReply(FetchReply):
     """Reads its partitions in a task. It ignores the consumer's rack, so that the leader serves the consumer."""
 
-    __slots__ = ("_must_answer", "_parked")
+    __slots__ = ("_is_behind", "_must_answer", "_parked")
 
     def __init__(self, view: ConsumerView) -> None:
         super().__init__(view)
         self._must_answer = False
+        self._is_behind = False
+        """Whether there was an append since the partitions were last read."""
         self._parked = 0
         """The number of rows of this reply that `LongWork` counts as waiting."""
 
@@ -61,6 +77,7 @@ class ManyFetchReply(FetchReply):
             self._start_task(self._look_in_turns())
 
     def settle(self) -> None:
+        self._is_behind = True
         if self._again is None and self._task is None and not self.done:
             self._call_again(len(self.view.wants) * AGAIN_S_A_PARTITION)
 
@@ -86,6 +103,8 @@ class ManyFetchReply(FetchReply):
                 self.view.watch(self)
             if not self._must_answer:
                 self._end_task()
+                if self._is_behind:
+                    self.settle()
                 return
 
     def _may_wait(self) -> bool:
@@ -97,20 +116,26 @@ class ManyFetchReply(FetchReply):
     async def _look_at_all(self) -> tuple[list[tuple[Want, PartitionData]], bool]:
         """The rows of all partitions, and whether they contain enough for a response."""
         view = self.view
+        self._is_behind = False
         limit_bytes = min(view.request.max_bytes, view.broker.config.fetch_max_bytes)
         total_bytes, has_news = 0, False
         rows = []
         view.forget_leaders()
         async for want in Turns(view.broker.long_work).through(view.wants):
-            row, cold, is_urgent = view.look(want, limit_bytes - total_bytes, is_first=total_bytes == 0)
-            if cold is not None:
-                await self._read_cold(want, cold, want.max_bytes)
-                row, _, is_urgent = view.look(want, limit_bytes - total_bytes, is_first=total_bytes == 0)
+            row, size_bytes, is_urgent = await self._look_at(want, limit_bytes - total_bytes, is_first=total_bytes == 0)
             rows.append((want, row))
             has_news = has_news or is_urgent
-            total_bytes += len(row.records or b"")
+            total_bytes += size_bytes
         view.cold.clear()
         return rows, has_news or total_bytes >= view.request.min_bytes
+
+    async def _look_at(self, want: Want, room_bytes: int, *, is_first: bool) -> LookedAt:
+        view = self.view
+        row, cold, is_urgent = view.look(want, room_bytes, is_first=is_first)
+        if cold is not None:
+            await self._read_cold(want, cold, want.max_bytes)
+            row, _, is_urgent = view.look(want, room_bytes, is_first=is_first)
+        return LookedAt(row, len(row.records or b""), is_urgent)
 
     async def _answer(self, rows: list[tuple[Want, PartitionData]]) -> Any:
         view, work, version = self.view, self.view.broker.long_work, self.view.call.version
@@ -131,8 +156,16 @@ class ManyFetchReply(FetchReply):
         return FetchedMany(whole.session_id, body, version >= by_key[view.call.api_key].flexible)
 
 
-async def fetch_in_turns(broker: Broker, call: Call, request: Request, by_id: bool) -> Reply:
-    """Process a Fetch of very many partitions. Raises the same KafkaErrors as `session.resume`."""
+def begin_many(
+    broker: Broker, call: Call, request: Request, session: Session | None, wants: list[Want]
+) -> ManyFetchReply:
+    """The reply to the Fetch of a consumer, which has begun to read its partitions."""
+    return ManyFetchReply(ConsumerView(broker, call, request, session, wants)).begin()
+
+
+async def fetch_in_turns(broker: Broker, call: Call, request: Request, by_id: bool, begin: Begin) -> Reply:
+    """Process a Fetch of very many partitions, whose reply `begin` makes. Raises the same KafkaErrors as
+    `session.resume`."""
     wants: OrderedDict[SessionKey, Want] = OrderedDict()
     turns = Turns(broker.long_work)
     async for topic in turns.through(request.topics):
@@ -144,7 +177,7 @@ async def fetch_in_turns(broker: Broker, call: Call, request: Request, by_id: bo
     session, named = resume_with(broker, request, by_id, wants, is_replica=False)
     wanted = named if session is None else list(session.wants.values())
     request.topics = []  # no longer needed, and a waiting Fetch would keep them in memory
-    reply = ManyFetchReply(ConsumerView(broker, call, request, session, wanted)).begin()
+    reply = begin(broker, call, request, session, wanted)
     try:
         await reply.first_look()
     except asyncio.CancelledError:

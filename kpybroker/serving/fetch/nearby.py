@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kpybroker.call import Call, Reply
 from kpybroker.errors import KafkaError
 from kpybroker.metadata.whereabouts import endpoints
 from kpybroker.serving.fetch.consumer import READ_COMMITTED, ConsumerView
-from kpybroker.serving.fetch.reply import begin
-from kpybroker.serving.fetch.session import resolve
 from kpybroker.serving.fetch.view import Looked
-from kpybroker.wire.rpc.fetch import PartitionData, Request, Response
+from kpybroker.wire.rpc.fetch import PartitionData
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
@@ -78,9 +75,3 @@ def nearest(broker: Broker, partition: Partition, offset: int, rack: str, listen
         and follower.log_start <= offset <= follower.log_end
     ]
     return max(able, key=lambda each: (each.log_end, each.caught_up_ms)).node_id if able else None
-
-
-def fetch_nearby(broker: Broker, call: Call, request: Request, by_id: bool) -> Response | Reply:
-    """Return the response, or a reply that waits for records. Raises the same KafkaErrors as `session.resume`."""
-    session, wants = resolve(broker, request, by_id)
-    return begin(NearbyView(broker, call, request, session, wants))
