@@ -28,6 +28,7 @@ from kpybroker.sim.actors.time_lookups import TimeLookups
 from kpybroker.sim.actors.topic_recreation import TopicRecreation
 from kpybroker.sim.actors.transactions import TransactionClients
 from kpybroker.sim.actors.unregistration import Unregistration
+from kpybroker.sim.actors.views import Views
 from kpybroker.sim.actors.voters import VoterChanges
 from kpybroker.sim.cluster.setup import Setup
 
@@ -54,6 +55,7 @@ ACTORS: tuple[type[Actor], ...] = (
     Principals,
     Abandonment,
     ScheduledDelivery,
+    Views,
 )
 
 SHORTER_BY = 0.93

@@ -67,6 +67,7 @@ class Consumer:
         pace_s: float,
         committed: bool = False,
         has_gaps: bool = False,
+        source: str | None = None,
     ) -> None:
         self._client = client
         self._committed = committed
@@ -77,6 +78,8 @@ class Consumer:
         self._max_wait_ms = max_wait_ms
         self._pace_s = pace_s
         self._bytes = FETCHED_BYTES
+        self._source = source
+        """The topic that has the records, if this consumer reads a view."""
 
     async def run(self) -> None:
         client = self._client
@@ -144,7 +147,7 @@ class Consumer:
 
     def _take(self, place: TopicPartition, position: int, leader_epoch: int, answer: Any) -> None:
         """Check and store the records of a response. They must begin at the position and have no gaps."""
-        client = self._client
+        client, kept = self._client, (self._source or place[0], place[1])
         chunks = answer.records
         data = b"" if chunks is None else b"".join(chunks) if isinstance(chunks, list) else bytes(chunks)
         try:
@@ -164,9 +167,9 @@ class Consumer:
                     if record.offset != position and not self._has_gaps:
                         client.history.breach(f"{client.name} read {place} from {position} and got {record.offset}")
                     value = value_of(record)
-                    client.history.read(client.name, place, record.offset, batch.leader_epoch, value, leader_epoch)
+                    client.history.read(client.name, kept, record.offset, batch.leader_epoch, value, leader_epoch)
                     if self._committed:
-                        client.history.ledger(place).seen_committed[record.offset] = value
+                        client.history.ledger(kept).seen_committed[record.offset] = value
                     self.got[place].append((record.offset, value))
                     position = record.offset + 1
             position = max(position, batch.next_offset)

@@ -29,6 +29,7 @@ from kpybroker.sim.mutants.scheduled import SCHEDULED
 from kpybroker.sim.mutants.shares import SHARES
 from kpybroker.sim.mutants.stalls import STALLS
 from kpybroker.sim.mutants.streams import STREAMS
+from kpybroker.sim.mutants.views import VIEWS
 from kpybroker.sim.simulation import RunOutcome, Simulation
 from kpybroker.storage.log import recovery, syncing
 from kpybroker.storage.log.log import Log
@@ -136,6 +137,7 @@ ALL = (
     *SHARES,
     *STREAMS,
     *SCHEDULED,
+    *VIEWS,
 )
 
 
