@@ -33,6 +33,7 @@ from bench import (
     startup,
     topics,
     transactions,
+    views,
 )
 from bench.brokers import NAMES, started
 from bench.measure import Brokers, Case, LoadError, Measure, Result
@@ -50,6 +51,7 @@ FAMILIES = (
     groups,
     consumer_groups,
     transactions,
+    views,
     topics,
     cleaning,
     restart,
