@@ -27,6 +27,7 @@ LONG = (
     "docs/scheduled-delivery.md",
     "docs/testing.md",
     "docs/tutorial.md",
+    "docs/views.md",
     "docs/work-queue.md",
 )
 RUN_HERE = ("README.md", *LONG)
