@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from kpybroker.client.client import LATEST, Client, CommandFailed, check
 from kpybroker.config.resource_type import ResourceType
+from kpybroker.config.view_keys import VIEW_OF
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.topics import METADATA_TOPIC, TopicPartition
 from kpybroker.wire.rpc import (
@@ -26,6 +27,8 @@ T = TypeVar("T")
 HTTP_HOST, HTTP_PORT, HTTP_TLS = "kpybroker.http.host", "kpybroker.http.port", "kpybroker.http.tls.listener"
 ASKED_MAX = 10_000
 """The most partitions in one ListOffsets."""
+TOPICS_ASKED = 100
+"""The most topics in one DescribeConfigs."""
 
 
 @dataclass(slots=True)
@@ -134,6 +137,21 @@ async def from_each_broker(client: Client, attempt: Callable[[int], Awaitable[li
     for node in sorted(client.brokers):
         found += await client.patiently(partial(attempt, node))
     return found
+
+
+async def views_among(client: Client, topics: Sequence[str]) -> set[str]:
+    """The topics that are views. Raises CommandFailed, KafkaError."""
+    views = set()
+    for at in range(0, len(topics), TOPICS_ASKED):
+        asked = [
+            describe_configs.DescribeConfigsResource(
+                resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=[VIEW_OF]
+            )
+            for name in topics[at : at + TOPICS_ASKED]
+        ]
+        response = await client.ask("DescribeConfigs", describe_configs.Request(resources=asked))
+        views |= {row.resource_name for row in response.results if any(each.value for each in row.configs)}
+    return views
 
 
 def count_partitions(topics: Iterable[MetadataResponseTopic], found: list[NodeFacts]) -> PartitionFacts:

@@ -108,6 +108,9 @@ async def _plan(client: Client, topics: list[str], brokers: list[int], replicati
             there = ", ".join(str(node.node_id) for node in nodes.values() if not node.is_fenced)
             raise CommandFailed(f"broker {broker} is not up; the brokers that are up are {there}")
     found = await (client.existing(topics) if topics else client.metadata())
+    if not topics:  # a view has the replicas of its source
+        views = await cluster_facts.views_among(client, list(found))
+        found = {name: topic for name, topic in found.items() if name not in views}
     moves: list[PlannedMove] = []
     for name, topic in sorted(found.items()):
         current = {row.partition_index: row.replica_nodes for row in topic.partitions}

@@ -50,6 +50,17 @@ def test_a_topic_moves_as_planned(cluster: Shell, topic: str) -> None:
     assert cluster(*start, "--json").json["moves"] == []
 
 
+def test_views_are_not_moved_with_all_topics(cluster: Shell, topic: str) -> None:
+    cluster("topics", "create", topic, "--replication", "1")
+    cluster("topics", "create", f"{topic}.view", "--view-of", topic, "--where", "tombstone")
+    ((held,),) = replicas(cluster, topic)
+    plan = cluster(
+        "reassign", "start", "--all-topics", "--brokers", str(held % 3 + 1), "--replication", "1", "--json"
+    ).json
+    assert topic in {move["topic"] for move in plan["moves"]}
+    assert f"{topic}.view" not in {move["topic"] for move in plan["moves"]}
+
+
 def test_a_move_is_cancelled(cluster: Shell, topic: str) -> None:
     """The throttle is a byte per second, so the move is still in progress."""
     cluster("topics", "create", topic, "--replication", "1")
