@@ -233,6 +233,23 @@ def test_the_java_consumer_subscribes_to_a_view(
         assert set(consumer.read) == wanted
 
 
+def test_kafkas_tools_are_told_what_a_view_is(
+    broker: Running, make_topic: MakeTopic, make_view: MakeView, target_name: str
+) -> None:
+    shown = make_view(make_topic())
+    if target_name == "kafka":
+        return
+    told = f"{shown.topic} is a view of {shown.source}, which can only be read; use {shown.source} instead."
+    for tool, *arguments in (
+        ("kafka-console-producer", "--topic", shown.topic),
+        ("kafka-topics", "--alter", "--topic", shown.topic, "--partitions", "5"),
+    ):
+        ran = broker.tool(tool, *arguments, stdin="a\n")
+        assert told in ran.out + ran.err
+    described = broker.tool("kafka-topics", "--describe", "--topic", shown.topic).ok()
+    assert f"kpybroker.view.of={shown.source}" in described
+
+
 def test_spark_reads_a_view(
     spark: SparkSession, broker: Running, make_topic: MakeTopic, make_view: MakeView, filled: Callable[..., Shown]
 ) -> None:
