@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kpybroker.client.peer import Peer
 from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.config.delivery_keys import DELIVERY_KEYS
 from kpybroker.config.describe import Source
 from kpybroker.config.key import ConfigKey
 from kpybroker.config.resource_type import ResourceType
@@ -24,8 +25,9 @@ API = api_table.by_name["DescribeConfigs"]
 
 
 def shown(keys: Mapping[str, ConfigKey], *, unstable: bool = False) -> set[str]:
-    """The names of the settings that DescribeConfigs shows."""
-    return {name for name, key in keys.items() if not key.internal and (unstable or not key.unstable)}
+    """The names of the settings that DescribeConfigs shows. A topic's own settings of kpybroker are shown if set."""
+    own = {key.name for key in DELIVERY_KEYS}
+    return {name for name, key in keys.items() if not key.internal and (unstable or not key.unstable)} - own
 
 
 def of(kind: int, name: str, *keys: str) -> rpc.DescribeConfigsResource:
