@@ -28,6 +28,7 @@ from kpybroker.wire.rpc import (
 )
 from tests.asking import make, produced
 from tests.conftest import WithBroker
+from tests.handlers.viewing import Reader, make_view
 from tests.serving import dialled, serving
 
 ROW = api_table.by_name["Produce"]
@@ -339,5 +340,18 @@ def test_names_that_cannot_be_scheduled(name: str, code: int, with_broker: WithB
         row = create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=[config])
         told = await peer.ask("CreateTopics", create_topics.Request(topics=[row], timeout_ms=5000))
         assert told.topics[0].error_code == code, told.topics[0].error_message
+
+    with_broker(scenario)
+
+
+def test_a_view_has_the_matching_records_once_they_are_delivered(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", configs=SCHEDULED)
+        reader = Reader(peer, "v", await make_view(peer, "v", 'tag == "a"'), 12)
+        for tag in (b"a", b"b"):
+            await _send(peer, "t", _batch((tag + b" now", (("tag", tag),)), (tag + b" later", (("tag", tag), *SOON))))
+        assert [record.value for record in await reader.read_to(4)] == [b"a now"]
+        await _until(node, "t", 4)
+        assert [record.value for record in await reader.read_to(6)] == [b"a now", b"a later"]
 
     with_broker(scenario)
