@@ -13,11 +13,9 @@ from kpybroker.errors import Damage, KafkaError
 from kpybroker.scheduled.division import scheduled_record
 from kpybroker.scheduled.entries import (
     INDEX_BITS,
-    Entry,
+    StoredEntry,
     cancel_key,
     encode_offset,
-    read_entry,
-    read_entry_key,
 )
 from kpybroker.scheduled.state import DeliveryState
 from kpybroker.topics import delivery_log_of
@@ -109,7 +107,7 @@ class PendingRecords:
                 if (partition, position >> INDEX_BITS) in entries
             ]
 
-    async def _entries(self, places: Iterable[tuple[int, int]]) -> dict[tuple[int, int], tuple[bytes, Entry]]:
+    async def _entries(self, places: Iterable[tuple[int, int]]) -> dict[tuple[int, int], StoredEntry]:
         """Entries by partition and offset; those that were compacted away in the meantime are missing."""
         found = {}
         for partition, offset in sorted(places):
@@ -118,7 +116,7 @@ class PendingRecords:
                 page: list[tuple[int, Record]] = await anext(pages, [])
             for _, record in page:
                 if record.offset == offset and record.key is not None and record.value is not None:
-                    found[partition, offset] = record.key, read_entry(record.value)
+                    found[partition, offset] = StoredEntry(record.key, record.value)
         return found
 
     async def cancel(self, pending: Pending) -> None:
@@ -142,9 +140,6 @@ class PendingRecords:
         await self._client.patiently(attempt)
 
 
-def _pending(entry: tuple[bytes, Entry], due_ms: int, partition: int, position: int) -> Pending:
-    key, content = entry
-    number = position & ((1 << INDEX_BITS) - 1)
-    _, base_offset = read_entry_key(key)
-    record = scheduled_record(content, number, base_offset)
-    return Pending(partition, due_ms, content.accepted_ms, record, position)
+def _pending(entry: StoredEntry, due_ms: int, partition: int, position: int) -> Pending:
+    record = scheduled_record(entry, position & ((1 << INDEX_BITS) - 1))
+    return Pending(partition, due_ms, entry.accepted_ms, record, position)

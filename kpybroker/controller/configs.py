@@ -117,6 +117,7 @@ def _alter(
                 check_policy(name, wanted.get(POLICY, config.topic_default(POLICY)))
             if kind == ResourceType.TOPIC:
                 delivery_logs.check_scheduled(name, wanted)
+                delivery_logs.check_change(name, current, wanted)
             if kind == ResourceType.BROKER:
                 check_doors(state, config, name, wanted, host)
             changes = _difference(kind, name, current, wanted)
@@ -136,19 +137,16 @@ def _alter(
 def _delivery_log(
     state: ControllerState, config: BrokerConfig, random: Random, name: str, wanted: Mapping[str, str]
 ) -> list[Any]:
-    """The records of the delivery log that a topic with these settings lacks. Raises POLICY_VIOLATION."""
-    partitions = state.topics[name].partitions
-    replicas = [
-        tuple(node_id for node_id in partitions[index].replicas if node_id not in partitions[index].removing_replicas)
-        for index in sorted(partitions)
-    ]
+    """The records that create the delivery log of a topic with these settings, or with which it follows them. Raises
+    POLICY_VIOLATION."""
+    replicas = delivery_logs.replicas_of(state, name)
     records = delivery_logs.created(state, random, name, wanted, replicas)
     if records and state.partition_count + len(replicas) > config.max_partitions:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
             f"The cluster may have at most {config.max_partitions} partitions (kpybroker.max.partitions).",
         )
-    return records
+    return records or delivery_logs.followed(state, name, wanted)
 
 
 def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:

@@ -17,10 +17,24 @@ from kpybroker.controller.ids import random_uuid
 from kpybroker.controller.names import NAME_LENGTH_MAX
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.metadata.image import ELR_FEATURE
 from kpybroker.topics import DELIVERY_PREFIX, delivery_log_of, is_internal, scheduled_topic_of
 from kpybroker.wire.stored import metadata as stored
 
 MIN_ISR = "min.insync.replicas"
+CHANGEABLE = frozenset(
+    {
+        "delete.retention.ms",
+        "follower.replication.throttled.replicas",
+        "internal.segment.bytes",
+        "leader.replication.throttled.replicas",
+        "max.compaction.lag.ms",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "segment.ms",
+    }
+)
+"""The settings of a delivery log that may be changed."""
 SETTINGS = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
@@ -95,16 +109,50 @@ def created(
     return records
 
 
-def grown(state: ControllerState, topic: str, first: int, replicas: Sequence[tuple[int, ...]]) -> list[Any]:
-    """The records that add partitions from index `first` on to the delivery log of a topic, if it has one."""
+def grown(state: ControllerState, topic: str, added: Sequence[tuple[int, ...]]) -> list[Any]:
+    """The records that add partitions to the delivery log of a topic, if it has one, so that it has as many as the
+    topic: `added` has the replicas of its new partitions, and Apache Kafka may have added others before."""
     known = state.topics.get(delivery_log_of(topic))
     if known is None:
         return []
+    replicas = [*replicas_of(state, topic), *added]
     return [
-        new_partition(state, known.topic_id, index, placed)
-        for index, placed in enumerate(replicas, first)
-        if index >= len(known.partitions)
+        new_partition(state, known.topic_id, index, replicas[index])
+        for index in range(len(known.partitions), len(replicas))
     ]
+
+
+def replicas_of(state: ControllerState, topic: str) -> list[tuple[int, ...]]:
+    """The replicas of each partition of a topic, without those that a reassignment removes."""
+    partitions = state.topics[topic].partitions
+    return [
+        tuple(node_id for node_id in partitions[index].replicas if node_id not in partitions[index].removing_replicas)
+        for index in sorted(partitions)
+    ]
+
+
+def followed(state: ControllerState, topic: str, settings: Mapping[str, str]) -> list[Any]:
+    """The records with which the delivery log of a topic follows its min.insync.replicas, so that acks=all means
+    the same for scheduled records."""
+    name = delivery_log_of(topic)
+    wanted = settings.get(MIN_ISR)
+    if name not in state.topics or state.config(ResourceType.TOPIC, name).get(MIN_ISR) == wanted:
+        return []
+    changed = stored.ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=name, name=MIN_ISR, value=wanted)
+    has_elr = bool(state.features.get(ELR_FEATURE, 0))
+    return [changed, stored.ClearElrRecord(topic_name=name)] if has_elr else [changed]
+
+
+def check_change(name: str, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Raise INVALID_CONFIG for a change of a delivery log's settings with which it could lose or refuse records."""
+    source = scheduled_topic_of(name)
+    if source is None:
+        return
+    changed = sorted(key for key in current.keys() | wanted.keys() if current.get(key) != wanted.get(key))
+    refused = [key for key in changed if key not in CHANGEABLE]
+    if refused:
+        text = f"{refused[0]} of '{name}', which has the scheduled records of '{source}', cannot be changed"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{text}; only {', '.join(sorted(CHANGEABLE))}.")
 
 
 def removed(state: ControllerState, topic: str) -> list[Any]:

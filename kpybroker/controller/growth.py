@@ -13,6 +13,7 @@ from kpybroker.controller.commands import CreatePartitions, NewPartitions, Topic
 from kpybroker.controller.internal_topics import check_growth
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.topics import delivery_log_of
 
 NEW_PARTITIONS_PER_REQUEST_MAX = 10_000
 
@@ -36,7 +37,7 @@ def create_partitions(
         try:
             if names[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            if state.partition_count + len(records) + _added(state, topic) > config.max_partitions:
+            if state.partition_count + len(records) + _hosted(state, topic) > config.max_partitions:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
                     f"The cluster may have at most {config.max_partitions} partitions (kpybroker.max.partitions).",
@@ -53,6 +54,12 @@ def create_partitions(
 def _added(state: ControllerState, topic: NewPartitions) -> int:
     known = state.topics.get(topic.name)
     return 0 if known is None else max(0, topic.total - len(known.partitions))
+
+
+def _hosted(state: ControllerState, topic: NewPartitions) -> int:
+    """The number of new partitions, with those of the delivery log."""
+    added = _added(state, topic)
+    return 2 * added if delivery_log_of(topic.name) in state.topics else added
 
 
 def _grow(state: ControllerState, random: Random, topic: NewPartitions) -> list[Any]:
@@ -83,4 +90,4 @@ def _grow(state: ControllerState, random: Random, topic: NewPartitions) -> list[
         placed = list(topic.assignments)
         check_assignments(state, placed, replication_factor=replication_factor, first_partition=now)
     records = [new_partition(state, known.topic_id, index, replicas) for index, replicas in enumerate(placed, now)]
-    return records + delivery_logs.grown(state, topic.name, now, placed)
+    return records + delivery_logs.grown(state, topic.name, placed)

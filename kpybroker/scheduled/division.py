@@ -15,23 +15,22 @@ from typing import NamedTuple
 from kpybroker.config import LogSettings
 from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.scheduled.entries import RECORDS_MAX, Entry
+from kpybroker.scheduled.entries import RECORDS_MAX, Entry, StoredEntry
 from kpybroker.scheduled.times import ACCEPTED, DELIVER_AFTER, DELIVER_AT, OFFSET, due_ms
 from kpybroker.storage.log.reencoding import ON_LOOP_BYTES, RECOMPRESSED_LIMIT_BYTES, refusal
 from kpybroker.storage.log.slices import Work, nothing_open
+from kpybroker.storage.producers.producers import DELIVERY_PRODUCER
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, put_varint, read_records, read_varint, sealed
 from kpybroker.wire.records.compression import decompress
 from kpybroker.wire.records.record_removal import emptied, thinned
 from kpybroker.wire.records.record_scan import SLICE_RECORDS
 
-PRODUCER = 1 << 62
-"""The producer id of all deliveries: the leader of a partition of a delivery log is the only one that delivers to the
-partition of the topic with the same index, and no controller allocates this id."""
 ADDED_BYTES = 80
 """The headers of a delivered record that its producer has not sent take less than this."""
 _MARK = b"deliver-a"
 """The names of both headers begin with this, so that most records need not be parsed."""
 _BLAMED_MAX = 1000
+INT_MAX = (1 << 31) - 1
 
 
 class Part(NamedTuple):
@@ -76,10 +75,12 @@ class DividedBatch(Batch):
 
 
 class Delivered(NamedTuple):
-    """A record to deliver: the entry, the number of the record in it, and the offset that its producer was told."""
+    """A record to deliver, as its producer encoded it, with the facts about it."""
 
-    entry: Entry
-    number: int
+    plain: bytes
+    base_timestamp: int
+    """The timestamp to which that of the record is relative."""
+    accepted_ms: int
     told_offset: int
 
 
@@ -89,7 +90,8 @@ def settings_for_deliveries(settings: LogSettings) -> LogSettings:
     accepted, and which may have been changed since."""
     return replace(
         settings,
-        max_message_bytes=settings.segment_bytes,
+        max_message_bytes=INT_MAX,
+        segment_bytes=INT_MAX,
         message_timestamp_before_max_ms=LONG_MAX,
         message_timestamp_after_max_ms=LONG_MAX,
     )
@@ -233,42 +235,39 @@ def _divide(batch: Batch, plain: bytes, parts: list[Part], now_ms: int) -> Divid
     return found
 
 
-def scheduled_record(entry: Entry, number: int, base_offset: int) -> Record:
+def scheduled_record(entry: StoredEntry, number: int) -> Record:
     """A record of an entry as its producer sent it, with the offset that the producer was told. Raises KafkaError."""
-    begin = entry.rows[number][0]
-    end = entry.rows[number + 1][0] if number + 1 < len(entry.rows) else len(entry.records)
     header = (0, 0, entry.base_timestamp, entry.base_timestamp, -1, -1, -1, 1)
-    batch = Batch(memoryview(sealed(base_offset, -1, header, entry.records[begin:end])))
-    return next(read_records(batch))
+    batch = Batch(memoryview(sealed(0, -1, header, entry.record(number))))
+    return next(read_records(batch))._replace(offset=entry.told_offset(number))
 
 
 def delivered_batch(records: Sequence[Delivered], epoch: int, sequence: int) -> bytearray:
     """The batch that delivers these records, as their producers sent them, with two more headers."""
     parts: list[bytes] = []
-    put, base_timestamp, max_timestamp = parts.append, -1, -1
-    entry_before, accepted, plain = None, b"", b""
-    for delta, (entry, number, told_offset) in enumerate(records):
-        if entry is not entry_before:
-            entry_before, plain, accepted = entry, entry.records, _header(ACCEPTED, entry.accepted_ms)
-        size, at = _varint(plain, entry.rows[number][0])
-        end = at + size
+    put, first_timestamp, max_timestamp = parts.append, -1, -1
+    accepted, accepted_ms = b"", -1
+    for delta, (plain, base_timestamp, taken_ms, told_offset) in enumerate(records):
+        if taken_ms != accepted_ms:
+            accepted, accepted_ms = _header(ACCEPTED, taken_ms), taken_ms
+        _, at = _varint(plain, 0)
         shift, begin = _varint(plain, at + 1)
         _, begin = _varint(plain, begin)
-        timestamp = entry.base_timestamp + shift
+        timestamp = base_timestamp + shift
         if not delta:
-            base_timestamp = timestamp
+            first_timestamp = timestamp
         if timestamp > max_timestamp:
             max_timestamp = timestamp
         headers_at = _headers_at(plain, begin)
         count, rest_at = _varint(plain, headers_at)
-        head = plain[at : at + 1] + _varint_of(timestamp - base_timestamp) + _varint_of(delta)
-        tail = _varint_of(count + 2) + plain[rest_at:end] + accepted + _header(OFFSET, told_offset)
+        head = plain[at : at + 1] + _varint_of(timestamp - first_timestamp) + _varint_of(delta)
+        tail = _varint_of(count + 2) + plain[rest_at:] + accepted + _header(OFFSET, told_offset)
         put(_varint_of(len(head) + headers_at - begin + len(tail)))
         put(head)
         put(plain[begin:headers_at])
         put(tail)
     last = len(records) - 1
-    header = (0, last, base_timestamp, max_timestamp, PRODUCER, epoch, sequence, last + 1)
+    header = (0, last, first_timestamp, max_timestamp, DELIVERY_PRODUCER, epoch, sequence, last + 1)
     return sealed(0, -1, header, b"".join(parts))
 
 

@@ -25,8 +25,8 @@ from kpybroker.errors import Damage
 
 ENTRY, DELIVERY, DELIVERED, CANCEL = 0, 1, 2, 3
 INDEX_BITS = 20
-RECORDS_MAX = 1 << INDEX_BITS
-"""The most scheduled records of one batch."""
+RECORDS_MAX = 100_000
+"""The most scheduled records of one batch, so that no step of their work takes long."""
 ENTRY_HEADER = "entry"
 _ENTRY_KEY = Struct(">biq")
 _CANCEL_KEY = Struct(">bq")
@@ -45,6 +45,39 @@ class Entry(NamedTuple):
     base_timestamp: int
     rows: list[tuple[int, int, int]]
     records: bytes
+
+
+class StoredEntry:
+    """An entry in the form in which it is stored, of which single records can be read."""
+
+    __slots__ = ("_records_at", "_value", "accepted_ms", "base_offset", "base_timestamp", "key")
+
+    def __init__(self, key: bytes, value: bytes) -> None:
+        """Raises Damage."""
+        _check_entry(value)
+        self.key = key
+        _, self.base_offset = read_entry_key(key)
+        _, self.accepted_ms, self.base_timestamp, count = _ENTRY_HEAD.unpack_from(value)
+        self._value = value
+        self._records_at = _ENTRY_HEAD.size + count * ROW.size
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._value)
+
+    def told_offset(self, number: int) -> int:
+        """The offset that the producer of a record was told."""
+        delta: int = ROW.unpack_from(self._value, _ENTRY_HEAD.size + number * ROW.size)[1]
+        return self.base_offset + delta
+
+    def record(self, number: int) -> bytes:
+        """A record as its producer encoded it."""
+        at = _ENTRY_HEAD.size + number * ROW.size
+        begin = self._records_at + ROW.unpack_from(self._value, at)[0]
+        end = len(self._value)
+        if at + ROW.size < self._records_at:
+            end = self._records_at + ROW.unpack_from(self._value, at + ROW.size)[0]
+        return self._value[begin:end]
 
 
 class Stair(NamedTuple):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from kpybroker.client.broker_connections import LOST
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -20,18 +19,16 @@ from kpybroker.scheduled.entries import (
     ENTRY_HEADER,
     INDEX_BITS,
     Delivery,
-    Entry,
     cancel_key,
     delivered_key,
     delivery_key,
     encode_delivered,
     encode_delivery,
     encode_offset,
-    read_entry,
-    read_entry_key,
 )
 from kpybroker.scheduled.state import DeliveryState
-from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
+from kpybroker.scheduled.stored_entries import EntryCache, StoredEntries
+from kpybroker.wire.records.batch import Batch, Record, encode_batch, split
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -43,54 +40,13 @@ BYTES_AT_ONCE = 512 << 10
 LOOK_S = 0.5
 """The longest sleep while records are pending: the clock of the system may be set."""
 RETRY_S, RETRY_MAX_S = 0.05, 5.0
-KEPT_BYTES = 8 << 20
-"""The most bytes of entries that are kept in memory, because their next records are due soon."""
+FORGOTTEN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})
+"""The answers of a partition that does not know the delivery before this one."""
+EPOCHS_AHEAD, EPOCH_MAX, FIRST_EPOCH_MASK = 1000, 32767, 0x3FFF
 ENDS_AT_ONCE = 1000
 
 INDEX_MASK = (1 << INDEX_BITS) - 1
-NO_ENTRY = Entry(0, 0, [], b"")
 Send = Callable[[str, int, bytearray], Awaitable[None]]
-
-
-class Entries:
-    """Reads entries of a delivery log, and keeps the entries that were read last."""
-
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-        self._kept: OrderedDict[int, tuple[bytes, Entry]] = OrderedDict()
-        self._kept_bytes = 0
-
-    async def find(self, offset: int) -> tuple[bytes, Entry]:
-        """The key of the entry at this offset, and the entry. Raises Damage, KafkaError."""
-        known = self._kept.get(offset)
-        if known is not None:
-            self._kept.move_to_end(offset)
-            return known
-        storage = self._partition.log
-        upper = storage.high_watermark
-        found = storage.read(offset, 1, upper=upper, min_one=True)
-        if found is None:
-            found = await storage.read_cold(offset, 1, upper=upper, min_one=True)
-        for batch in split(memoryview(found)):
-            for record in read_records(batch):
-                if record.offset == offset and record.key is not None and record.value is not None:
-                    known = record.key, read_entry(record.value)
-                    self._keep(offset, known)
-                    return known
-        raise Damage(f"{self._partition!r} has no entry at offset {offset}")
-
-    def _keep(self, offset: int, entry: tuple[bytes, Entry]) -> None:
-        self._kept[offset] = entry
-        self._kept_bytes += len(entry[1].records)
-        while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
-            _, (_, dropped) = self._kept.popitem(last=False)
-            self._kept_bytes -= len(dropped.records)
-
-    def forget(self, offset: int) -> None:
-        """Remove an entry from memory, because all its records have been delivered."""
-        known = self._kept.pop(offset, None)
-        if known is not None:
-            self._kept_bytes -= len(known[1].records)
 
 
 class DeliveryLeader:
@@ -98,35 +54,49 @@ class DeliveryLeader:
 
     send: appends a batch to the partition of the topic, on any broker, and returns when it is committed. Raises
     KafkaError, or one of LOST.
-    count: called with the number of records of each delivery, and how late the last of them was in milliseconds.
+    cache: the entries that the broker keeps in memory. count: called with the number of records of each delivery.
     """
 
     def __init__(
-        self, world: World, partition: Partition, topic: str, send: Send, count: Callable[[int, int], None]
+        self,
+        world: World,
+        partition: Partition,
+        topic: str,
+        send: Send,
+        cache: EntryCache,
+        count: Callable[[int], None],
     ) -> None:
         self._count = count
         self._world = world
         self._partition = partition
-        self._topic = topic
+        self._place = topic, partition.index
         self._send = send
-        self._entries = Entries(partition)
-        self.state = DeliveryState()
-        self._late_ms = 0
+        self._entries = StoredEntries(partition, cache)
+        # another log of the same topic had other epochs, so that its deliveries are not taken for those of this one
+        self.state = DeliveryState(int.from_bytes(partition.topic_id[:2]) & FIRST_EPOCH_MASK)
+        self._due_ms: int | None = None
+        """The time of the first record of the delivery in progress."""
+        self._found_before: dict[int, Delivered] = {}
+        """The records of the delivery in progress, by position."""
+        self._pause_s = RETRY_S
         self._advanced = asyncio.Event()
         partition.on_advance(self._advanced.set)
 
+    def late_ms(self, now_ms: int) -> int:
+        """How late the earliest record is that was not delivered yet; 0 if none is due."""
+        due_ms = self._due_ms if self._due_ms is not None else self.state.pending.next_due_ms()
+        return 0 if due_ms is None or not self.state.is_loaded else max(now_ms - due_ms, 0)
+
     async def run(self) -> None:
         """Read the log and deliver until the task is cancelled. Errors of the log are logged, and it is tried again."""
-        pause_s = RETRY_S
         while True:
             try:
                 await self._work()
-                pause_s = RETRY_S
             except (*LOST, KafkaError, Damage) as error:
-                level = logging.DEBUG if pause_s < 1 else logging.WARNING
-                log.log(level, "%s-%d: records are delivered later: %s", self._topic, self._partition.index, error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                level = logging.DEBUG if self._pause_s < 1 else logging.WARNING
+                log.log(level, "%s-%d: records are delivered later: %s", *self._place, error)
+                await asyncio.sleep(self._pause_s)
+                self._pause_s = min(2 * self._pause_s, RETRY_MAX_S)
 
     async def _work(self) -> None:
         while True:
@@ -137,6 +107,7 @@ class DeliveryLeader:
                 await self._advanced.wait()
             elif state.delivery is not None:
                 await self._deliver(state.delivery)
+                self._pause_s = RETRY_S
             elif state.ended or state.spent:
                 await self._end(())
             else:
@@ -193,23 +164,46 @@ class DeliveryLeader:
     async def _begin(self, now_ms: int) -> None:
         """Write the next delivery to the log. It takes effect when it is read from there."""
         state = self.state
+        for _ in state.pending.beginning(now_ms, RECORDS_AT_ONCE):
+            await asyncio.sleep(0)
         due = state.due(now_ms, RECORDS_AT_ONCE)
         if not due:
             return
+        self._due_ms = due[0][0]
+        found = await self._found([position for _, position in due])
         size_bytes = count = 0
-        offset, entry = -1, NO_ENTRY
         for _, position in due:
-            if position >> INDEX_BITS != offset:
-                offset = position >> INDEX_BITS
-                _, entry = await self._entries.find(offset)
-            size_bytes += _size_bytes(entry, position)
+            size_bytes += len(found[position].plain) if position in found else 0
             if count and size_bytes > BYTES_AT_ONCE:
                 break
             count += 1
         is_all = count == len(due) < RECORDS_AT_ONCE
         delivery = state.delivery_of(due[:count], now_ms, is_all=is_all)
-        self._late_ms = max(now_ms - due[count - 1][0], 0)
-        await self._write(delivery)
+        kept = tuple(position for position in delivery.positions if position in found)
+        self._found_before = found
+        await self._write(delivery._replace(positions=kept))
+
+    async def _found(self, positions: Sequence[int]) -> dict[int, Delivered]:
+        """The records at these positions. An entry is read once, and other tasks run between two of them. Records that
+        cannot be read are missing: they are lost, and must not hold up others."""
+        known = self._found_before
+        by_entry: dict[int, list[int]] = {}
+        for position in positions:
+            if position not in known:
+                by_entry.setdefault(position >> INDEX_BITS, []).append(position)
+        found = {position: known[position] for position in positions if position in known}
+        for offset, wanted in by_entry.items():
+            try:
+                entry = await self._entries.find(offset)
+            except Damage as damage:
+                log.error("%s-%d: %d scheduled records are lost: %s", *self._place, len(wanted), damage)
+                continue
+            for position in wanted:
+                number = position & INDEX_MASK
+                plain, told = entry.record(number), entry.told_offset(number)
+                found[position] = Delivered(plain, entry.base_timestamp, entry.accepted_ms, told)
+            await asyncio.sleep(0)
+        return found
 
     async def _write(self, delivery: Delivery) -> None:
         """Write a delivery to the log, and wait until it is committed."""
@@ -225,26 +219,21 @@ class DeliveryLeader:
 
     async def _deliver(self, delivery: Delivery) -> None:
         """Append the records of the delivery to the partition of the topic, and write its end to the log."""
-        records = []
-        offset, base_offset, entry = -1, -1, NO_ENTRY
-        for position in delivery.positions:
-            if position >> INDEX_BITS != offset:
-                offset = position >> INDEX_BITS
-                key, entry = await self._entries.find(offset)
-                _, base_offset = read_entry_key(key)
-            number = position & INDEX_MASK
-            records.append(Delivered(entry, number, base_offset + entry.rows[number][1]))
+        found = await self._found(delivery.positions)
+        records = [found[position] for position in delivery.positions if position in found]
         if records:
             batch = delivered_batch(records, delivery.epoch, delivery.sequence)
             try:
-                await self._send(self._topic, self._partition.index, batch)
+                await self._send(*self._place, batch)
             except KafkaError as refusal:
-                if refusal.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                if refusal.code not in FORGOTTEN:
                     raise
-                # The partition has lost earlier deliveries, and it does not have this one: an unclean election.
-                await self._write(delivery._replace(epoch=delivery.epoch + 1 & 0x7FFF, sequence=0))
+                # The partition has lost earlier deliveries in an unclean election, or had those of an earlier log, and
+                # it does not have this one.
+                await self._write(delivery._replace(epoch=next_epoch(delivery.epoch, refusal.code), sequence=0))
                 return
-            self._count(len(records), self._late_ms)
+            self._count(len(records))
+        self._found_before, self._due_ms = {}, None
         done = encode_delivered(delivery.epoch, delivery.sequence)
         await self._end((Record(0, self._world.wall_ms(), delivered_key(), done),))
 
@@ -253,17 +242,22 @@ class DeliveryLeader:
         state, now_ms, records = self.state, self._world.wall_ms(), list(more)
         ended = list(state.ended)[:ENDS_AT_ONCE]
         for offset in ended:
-            key, _ = await self._entries.find(offset)
-            records.append(Record(0, now_ms, key, None, ((ENTRY_HEADER, encode_offset(offset)),)))
+            try:
+                entry = await self._entries.find(offset)
+            except Damage:
+                state.forget(offset)
+                continue
+            records.append(Record(0, now_ms, entry.key, None, ((ENTRY_HEADER, encode_offset(offset)),)))
         spent = list(state.spent)[:ENDS_AT_ONCE]
         records += [Record(0, now_ms, cancel_key(position), None) for position in spent]
-        self._append(records)
+        if records:
+            self._append(records)
         for offset in ended:
             self._entries.forget(offset)
         await self._committed()
 
 
-def _size_bytes(entry: Entry, position: int) -> int:
-    number, rows = position & INDEX_MASK, entry.rows
-    end = rows[number + 1][0] if number + 1 < len(rows) else len(entry.records)
-    return end - rows[number][0]
+def next_epoch(epoch: int, code: ErrorCode) -> int:
+    """The producer epoch after one that the topic's partition has refused: the next one or, if it has a later epoch,
+    one that is far ahead."""
+    return min(epoch + 1 if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER else epoch + EPOCHS_AHEAD, EPOCH_MAX)

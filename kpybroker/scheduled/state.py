@@ -6,6 +6,7 @@ the marker that commits it on.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -39,7 +40,8 @@ class DeliveryState:
     Entries, deliveries and cancels: see `entries.py`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first_epoch: int = 0) -> None:
+        """`first_epoch`: the producer epoch of the first delivery of a log."""
         self.pending = DueIndex()
         self.applied = 0
         """The offset up to which the log has been applied."""
@@ -47,7 +49,7 @@ class DeliveryState:
         """Which records have been taken for delivery, by the newest delivery."""
         self.delivery: Delivery | None = None
         """The delivery whose end is not in the log yet. Its records may already be in the topic's partition."""
-        self.epoch = self.sequence = 0
+        self.epoch, self.sequence = first_epoch, 0
         """The producer epoch and sequence of the next delivery."""
         self.cancelled: dict[int, int] = {}
         """The due times of pending records that will not be delivered, by position."""
@@ -55,8 +57,9 @@ class DeliveryState:
         """Entries of which all records have been taken, but whose end is not in the log yet, by offset."""
         self.spent: dict[int, None] = {}
         """Cancels of records that have been taken, and which can be removed from the log, by position."""
-        self._open: dict[int, list[tuple[int, bytes]]] = {}
-        """Entries of open transactions, by producer id: offset and value."""
+        self._open: dict[int, list[tuple[int, array[int]]]] = {}
+        """Entries of open transactions, by producer id: offset and due times."""
+        self._open_count = 0
         self._committed: dict[int, int] = {}
         """The offsets of the markers that committed pending entries, by the offset of the entry."""
         self._left: dict[int, int] = {}
@@ -65,8 +68,14 @@ class DeliveryState:
         """While the log is loaded: the entries whose end is in it. None after that."""
 
     def __len__(self) -> int:
-        """The number of records that will be delivered."""
-        return len(self.pending) - len(self.cancelled)
+        """The number of records that will be delivered, or are being delivered."""
+        delivering = 0 if self.delivery is None else len(self.delivery.positions)
+        return len(self.pending) - len(self.cancelled) + delivering
+
+    @property
+    def held(self) -> int:
+        """The number of records in memory: also those that are cancelled, and those of open transactions."""
+        return len(self.pending) + self._open_count
 
     def applying(self, batch: Batch) -> Iterator[None]:
         """Apply the next batch of the log in steps, each of which takes about a millisecond. Raises Damage, KafkaError
@@ -93,10 +102,13 @@ class DeliveryState:
         if kind == ENTRY:
             if value is None:
                 self._end_entry(record)
-            elif transaction is None:
-                self._add(record.offset, value)
             else:
-                self._open.setdefault(transaction, []).append((record.offset, value))
+                dues_ms = array("q", [row[2] for row in read_rows(value)])
+                if transaction is None:
+                    self._add(record.offset, dues_ms)
+                else:
+                    self._open.setdefault(transaction, []).append((record.offset, dues_ms))
+                    self._open_count += len(dues_ms)
         elif kind == DELIVERY and value is not None:
             self._begin_delivery(read_delivery(value))
         elif kind == DELIVERED and value is not None:
@@ -105,17 +117,17 @@ class DeliveryState:
             self._cancel(read_cancel_key(key), value)
 
     def end_transaction(self, producer_id: int, offset: int, *, commits: bool) -> None:
-        """Apply the marker at this offset. Raises Damage."""
-        for entry, value in self._open.pop(producer_id, ()):
+        """Apply the marker at this offset."""
+        for entry, dues_ms in self._open.pop(producer_id, ()):
+            self._open_count -= len(dues_ms)
             if commits:
                 self._committed[entry] = offset
-                self._add(entry, value)
+                self._add(entry, dues_ms)
 
-    def _add(self, offset: int, value: bytes) -> None:
-        rows = read_rows(value)
-        self.pending.add([row[2] for row in rows], offset << INDEX_BITS)
-        if len(rows) > 1:
-            self._left[offset] = len(rows)
+    def _add(self, offset: int, dues_ms: Sequence[int]) -> None:
+        self.pending.add(dues_ms, offset << INDEX_BITS)
+        if len(dues_ms) > 1:
+            self._left[offset] = len(dues_ms)
 
     def _end_entry(self, record: Record) -> None:
         for name, content in record.headers:
@@ -180,6 +192,10 @@ class DeliveryState:
         self._take()
         for offset in ended:
             self.ended.pop(offset, None)
+
+    def forget(self, entry: int) -> None:
+        """Forget an entry whose end cannot be written, because the log has lost it."""
+        self.ended.pop(entry, None)
 
     @property
     def is_loaded(self) -> bool:

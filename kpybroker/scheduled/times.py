@@ -11,9 +11,10 @@ ACCEPTED, OFFSET = b"deliver-accepted", b"deliver-offset"
 """Headers of a delivered record: the time at which it was accepted (milliseconds since the epoch), and the offset that
 its producer was told. Both are in ASCII."""
 _UNITS_MS = {b"": 1, b"ms": 1, b"s": 1000, b"m": 60_000, b"h": 3_600_000, b"d": 86_400_000}
-_TIME = re.compile(rb"[0-9]{1,16}")
-_SPAN = re.compile(rb"([0-9]{1,12})(ms|s|m|h|d|)")
+_TIME = re.compile(rb"[0-9]{1,20}")
+_SPAN = re.compile(rb"([0-9]{1,20})(ms|s|m|h|d|)")
 _SHOWN_BYTES = 40
+_LATEST_MS = (1 << 63) - 1
 
 
 def due_ms(name: bytes, value: bytes | None, now_ms: int) -> int:
@@ -21,11 +22,17 @@ def due_ms(name: bytes, value: bytes | None, now_ms: int) -> int:
     if name == DELIVER_AT:
         if value is None or not _TIME.fullmatch(value):
             raise ValueError(f"deliver-at must be milliseconds since the epoch in ASCII, not {_shown(value)}")
-        return int(value)
+        return _checked(int(value))
     span = None if value is None else _SPAN.fullmatch(value)
     if span is None:
         raise ValueError(f"deliver-after must be milliseconds, or a number with ms, s, m, h or d, not {_shown(value)}")
-    return now_ms + int(span[1]) * _UNITS_MS[span[2]]
+    return _checked(now_ms + int(span[1]) * _UNITS_MS[span[2]])
+
+
+def _checked(time_ms: int) -> int:
+    if time_ms > _LATEST_MS:
+        raise ValueError("the time is beyond the range of timestamps")
+    return time_ms
 
 
 def _shown(value: bytes | None) -> str:

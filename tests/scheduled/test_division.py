@@ -8,9 +8,17 @@ from hypothesis import strategies as st
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.scheduled.division import ADDED_BYTES, PRODUCER, Delivered, DividedBatch, delivered_batch, divided
-from kpybroker.scheduled.entries import encode_entry, read_entry
+from kpybroker.scheduled.division import (
+    ADDED_BYTES,
+    Delivered,
+    DividedBatch,
+    delivered_batch,
+    divided,
+    scheduled_record,
+)
+from kpybroker.scheduled.entries import StoredEntry, encode_entry, entry_key, read_entry
 from kpybroker.storage.log.slices import at_once
+from kpybroker.storage.producers.producers import DELIVERY_PRODUCER
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
 from kpybroker.wire.records.compression import Codec
 
@@ -70,9 +78,16 @@ def test_each_record_is_due_or_delivered_later_as_it_was_sent(records: list[Reco
         assert [due for _, _, due in entry.rows] == [_due_ms(record) for record in later]
         told = [100 + delta for _, delta, _ in entry.rows]
         assert told == [100 + record.offset for record in later]
-        rows = [Delivered(entry, number, offset) for number, offset in enumerate(told)]
+        stored = StoredEntry(entry_key(0, 100), encode_entry(entry))
+        assert [stored.told_offset(number) for number in range(len(later))] == told
+        again = [scheduled_record(stored, number) for number in range(len(later))]
+        assert again == [record._replace(offset=offset) for record, offset in zip(later, told, strict=True)]
+        rows = [
+            Delivered(stored.record(number), stored.base_timestamp, stored.accepted_ms, offset)
+            for number, offset in enumerate(told)
+        ]
         delivery = split(memoryview(delivered_batch(rows, 1, 9)))[0]
-        assert _producer(delivery) == (PRODUCER, 1, 9, len(later) - 1)
+        assert _producer(delivery) == (DELIVERY_PRODUCER, 1, 9, len(later) - 1)
         assert delivery.crc_ok()
         for record, was, offset in zip(read_records(delivery), later, told, strict=True):
             added = (("deliver-accepted", b"%d" % NOW_MS), ("deliver-offset", b"%d" % offset))
@@ -119,7 +134,9 @@ def test_a_record_that_would_be_too_large_for_its_delivery_is_refused() -> None:
             continue
         accepted.append(limit_bytes)
         assert isinstance(found, DividedBatch)
-        assert len(delivered_batch([Delivered(found.entry(found.parts), 0, (1 << 63) - 1)], 0, 0)) <= limit_bytes
+        stored = StoredEntry(entry_key(0, 0), encode_entry(found.entry(found.parts)))
+        rows = [Delivered(stored.record(0), 0, NOW_MS, (1 << 63) - 1)]
+        assert len(delivered_batch(rows, 0, 0)) <= limit_bytes
     assert accepted == list(range(batch.size_bytes + ADDED_BYTES, batch.size_bytes + 120))
     with pytest.raises(KafkaError, match=r"max\.message\.bytes is") as refused:
         at_once(divided(batch, LogSettings(delivery_scheduled=True, max_message_bytes=batch.size_bytes), NOW_MS))

@@ -13,8 +13,8 @@ from kpybroker.client.peer import Peer
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
 from kpybroker.scheduled.delivery_logs import CLIENT_ID
-from kpybroker.scheduled.division import PRODUCER
 from kpybroker.server.node import Node
+from kpybroker.storage.producers.producers import DELIVERY_PRODUCER
 from kpybroker.topics import delivery_log_of
 from kpybroker.wire import api as api_table
 from kpybroker.wire.records.batch import Record, encode_batch, read_records, split
@@ -52,8 +52,11 @@ async def _send(peer: Peer, topic: str, batch: bytes, *, topic_id: bytes = b"", 
 def _read(node: Node, topic: str) -> list[Record]:
     """All records that a consumer can read."""
     log = node.broker.replication.hosting.leads(topic, 0).log
-    found = log.read(log.start, 1 << 20, upper=log.high_watermark, min_one=True) or b""
-    batches = split(memoryview(bytes(found))) if found else []
+    found, offset = b"", log.start
+    while offset < log.high_watermark:
+        more = bytes(log.read(offset, 1 << 20, upper=log.high_watermark, min_one=True) or b"")
+        found, offset = found + more, split(memoryview(more))[-1].next_offset
+    batches = split(memoryview(found)) if found else []
     return [record for batch in batches if not batch.is_control for record in read_records(batch)]
 
 
@@ -182,7 +185,9 @@ def test_clients_write_neither_to_a_delivery_log_nor_as_its_leader(with_broker: 
         await make(peer, "t", configs=SCHEDULED)
         answer = await _send(peer, delivery_log_of("t"), _batch((b"x", ())))
         assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-        answer = await _send(peer, "t", _batch((b"x", ()), producer_id=PRODUCER, producer_epoch=0, base_sequence=0))
+        answer = await _send(
+            peer, "t", _batch((b"x", ()), producer_id=DELIVERY_PRODUCER, producer_epoch=0, base_sequence=0)
+        )
         assert answer.error_code == ErrorCode.INVALID_RECORD
         host, _, port = node.bootstrap.rpartition(":")
         leader = await Peer.dial(node.broker.world.network, host, int(port), client_id=CLIENT_ID)
@@ -202,14 +207,21 @@ def test_deliveries_are_accepted_whatever_the_limits_of_the_topic_are_by_then(
 
     async def scenario(peer: Peer, node: Node) -> None:
         await make(peer, "t", configs={**SCHEDULED, "max.message.bytes": "3000"})
-        at = ("deliver-at", b"%d" % (node.broker.world.wall_ms() + 1000))
+        at = ("deliver-at", b"%d" % (node.broker.world.wall_ms() + 1500))
         for number in range(20):
             assert (await _send(peer, "t", _batch((b"%d" % number * 200, (at,))))).error_code == 0
-        limits = {"max.message.bytes": "100", "message.timestamp.before.max.ms": "1000"}
+        await _alter(peer, "t", {"max.message.bytes": "3000000"})
+        large = b"x" * 2_000_000
+        assert (await _send(peer, "t", _batch((large, (at,))))).error_code == 0
+        limits = {
+            "max.message.bytes": "100",
+            "message.timestamp.before.max.ms": "1000",
+            "segment.bytes": str(1 << 20),
+        }
         await _alter(peer, "t", limits if is_on else {**limits, **dict.fromkeys(SCHEDULED, "false")})
         assert (await _send(peer, "t", _batch((b"x" * 200, ())))).error_code == ErrorCode.MESSAGE_TOO_LARGE
-        found = await _until(node, "t", 20)
-        assert [record.value for record in found] == [b"%d" % number * 200 for number in range(20)]
+        found = await _until(node, "t", 21)
+        assert [record.value for record in found] == [*(b"%d" % number * 200 for number in range(20)), large]
 
     with_broker(scenario)
 
@@ -260,6 +272,36 @@ async def _alter(peer: Peer, topic: str, settings: Mapping[str, str | None]) -> 
     )
     told = await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[row]))
     assert told.responses[0].error_code == 0, told.responses[0].error_message
+
+
+async def _failures(peer: Peer, topic: str, settings: Mapping[str, str]) -> list[str]:
+    """The settings that are refused."""
+    failed = []
+    for name, value in settings.items():
+        change = incremental_alter_configs.AlterableConfig(name=name, value=value)
+        row = incremental_alter_configs.AlterConfigsResource(
+            resource_type=ResourceType.TOPIC, resource_name=topic, configs=[change]
+        )
+        told = await peer.ask("IncrementalAlterConfigs", incremental_alter_configs.Request(resources=[row]))
+        failed += [name] if told.responses[0].error_code == ErrorCode.INVALID_CONFIG else []
+    return failed
+
+
+def test_a_delivery_log_keeps_its_settings(with_broker: WithBroker) -> None:
+    """Except those that its topic has, and those with which it can lose no records."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", configs=SCHEDULED)
+        settings = {"cleanup.policy": "delete", "max.message.bytes": "10", "retention.ms": "1", "segment.ms": "1000"}
+        failed = await _failures(peer, delivery_log_of("t"), settings)
+        assert failed == ["cleanup.policy", "max.message.bytes", "retention.ms"]
+        await _alter(peer, "t", {"min.insync.replicas": "2"})
+        log = node.broker.replication.hosting.leads(delivery_log_of("t"), 0).log
+        assert log.settings.min_insync_replicas == 2
+        await _alter(peer, "t", {"min.insync.replicas": None})
+        assert log.settings.min_insync_replicas == 1
+
+    with_broker(scenario)
 
 
 def test_pending_records_survive_a_restart(tmp_path: Path) -> None:

@@ -203,6 +203,21 @@ Deliveries.TestCase.settings = hypothesis_settings(max_examples=200, stateful_st
 TestDeliveries = Deliveries.TestCase
 
 
+def test_records_of_open_transactions_and_cancelled_ones_count_as_held() -> None:
+    """They take memory, so the limits of pending records include them."""
+    model = Deliveries()
+    model.schedule([5, 6])
+    model.schedule_in_transaction(5, 1)
+    model.catch_up()
+    assert (len(model.state), model.state.held) == (2, 4)
+    model.write(cancel_key(0), encode_offset(model.due[0]))
+    model.catch_up()
+    assert (len(model.state), model.state.held) == (1, 4)
+    model.end_transaction(1, False)
+    model.catch_up()
+    assert (len(model.state), model.state.held) == (1, 2)
+
+
 def test_no_delivery_is_repeated_after_the_clock_was_set_back() -> None:
     model = Deliveries()
     model.schedule([5, 100])

@@ -31,6 +31,15 @@ def test_times() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [(DELIVER_AT, b"9223372036854775808"), (DELIVER_AFTER, b"106751991167d"), (DELIVER_AFTER, b"9" * 20)],
+)
+def test_times_beyond_the_range_of_timestamps(name: bytes, value: bytes) -> None:
+    with pytest.raises(ValueError, match="beyond the range"):
+        due_ms(name, value, NOW_MS)
+
+
+@pytest.mark.parametrize(
     "value", [None, b"", b"soon", b"-1", b"1.5s", b" 1s", b"1 s", b"1S", b"1w", b"9" * 40, b"\xff"]
 )
 @pytest.mark.parametrize("name", [DELIVER_AT, DELIVER_AFTER])

@@ -52,7 +52,7 @@ GAUGES = {
     f"{NETWORK}connection_count": "Open connections of clients and other nodes",
     "kpybroker_unusable_settings": "Settings and quotas in the metadata that cannot be applied; the log contains them",
     "kpybroker_scheduled_records_pending": "Scheduled records that this broker will deliver",
-    "kpybroker_scheduled_records_lateness_seconds": "How late the record was that was delivered last",
+    "kpybroker_scheduled_records_lateness_seconds": "How late the earliest record is that was not delivered yet",
     "kpybroker_hung_log_dirs": "Log directories whose disk has not responded for broker.session.timeout.ms",
     "kpybroker_loop_worst_stall_seconds": "The longest stall of the event loop since the last scrape",
 }

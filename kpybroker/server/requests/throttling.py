@@ -23,6 +23,7 @@ from kpybroker.handlers import refused
 from kpybroker.metadata.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from kpybroker.metrics import Metrics
 from kpybroker.quotas.clients import ClientQuotas
+from kpybroker.scheduled.delivery_logs import CLIENT_ID as DELIVERY_CLIENT
 from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.muting import Pause, Pauses
 from kpybroker.server.connections.port import Dispatch, Encode
@@ -167,7 +168,8 @@ class Throttling:
             dispatched = self._dispatched
             if dispatched is None or call.side == CONTROLLER:
                 return handle(broker, call, request)
-            if is_of_a_broker(api, call.version, request) and may_act_as_a_node(broker, call):
+            is_brokers = is_of_a_broker(api, call.version, request) or call.client_id == DELIVERY_CLIENT
+            if is_brokers and may_act_as_a_node(broker, call):
                 return handle(broker, call, request)
             charge = self._charge = Charge(api, call, *dispatched)
             if api is FETCH:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
-from kpybroker.scheduled.division import PRODUCER as DELIVERY_PRODUCER
 from kpybroker.scheduled.division import DividedBatch
 from kpybroker.serving.produce.refusals import first_error, name_leader, refuse_partition
 from kpybroker.serving.produce.reply import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProduceReply, Row
 from kpybroker.serving.produce.rights import delivers, may_write
-from kpybroker.serving.produce.scheduling import EntryRow, ScheduledReply
+from kpybroker.serving.produce.scheduling import EntryRow, ScheduledReply, check_scheduling
 from kpybroker.storage.log.admission import ALL, NOTHING
+from kpybroker.storage.producers.producers import DELIVERY_PRODUCER
 from kpybroker.topics import TopicPartition, scheduled_topic_of
 from kpybroker.wire.records.batch import Batch, split
 from kpybroker.wire.rpc.produce import PartitionProduceResponse, Request, Response, TopicProduceResponse
@@ -87,13 +87,14 @@ def append_all(broker: Broker, call: Call, request: Request, verdicts: Verdicts,
                     raise found
                 if found is not None:
                     known, batches = ALL, [found]
-                if type(found) is DividedBatch and found.scheduled():
-                    broker.coordinators.delivery_logs.missing.check(partition.topic_id, partition.index, found)
+                if partition.log.settings.delivery_scheduled:
+                    check_scheduling(broker, partition, batches[0])
                 appended = partition.append(batches, broker.world.wall_ms(), verified=may_begin, known=known)
                 answer.base_offset = appended.base_offset
                 answer.log_append_time_ms = appended.log_append_time_ms
                 rows.append((partition, appended.last_offset + 1, answer))
                 if type(found) is DividedBatch and (appended.duplicate or found.scheduled()):
+                    broker.coordinators.delivery_logs.missing.add(partition.topic_id, partition.index, found)
                     entries.append(EntryRow(partition, found, appended, answer))
             except KafkaError as error:
                 refuse_partition(answer, error)

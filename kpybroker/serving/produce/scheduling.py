@@ -7,6 +7,7 @@ them has not reached it, later ones of the same producer are refused until it is
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.storage.log.admission import Appended
 
+log = logging.getLogger(__name__)
+
 
 class EntryRow(NamedTuple):
     """A batch that was appended, and whose scheduled records have to be written to the delivery log."""
@@ -31,6 +34,16 @@ class EntryRow(NamedTuple):
     batch: DividedBatch
     appended: Appended
     answer: PartitionProduceResponse
+
+
+def check_scheduling(broker: Broker, partition: Partition, batch: Batch) -> None:
+    """Check a batch for a topic with scheduled records before it is appended. Raises KafkaError."""
+    logs = broker.coordinators.delivery_logs
+    logs.missing.check(partition.topic_id, partition.index, batch)
+    if type(batch) is DividedBatch and (parts := batch.scheduled()):
+        is_repeated = logs.missing.has(partition.topic_id, partition.index, batch)
+        if not is_repeated:  # otherwise it is in the topic already
+            logs.check(partition.topic, partition.index, len(parts))
 
 
 class ScheduledReply(ProduceReply):
@@ -58,31 +71,29 @@ class ScheduledReply(ProduceReply):
             self._task = asyncio.get_running_loop().create_task(self._schedule())
 
     async def _schedule(self) -> None:
-        await asyncio.gather(*(self._schedule_one(row) for row in self._entries if not row.answer.error_code))
+        rows = [row for row in self._entries if not row.answer.error_code]
+        outcomes = await asyncio.gather(*map(self._schedule_one, rows), return_exceptions=True)
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if isinstance(outcome, KafkaError):
+                refuse_partition(row.answer, outcome)
+            elif outcome is not None:
+                log.error("bug while records of %r were scheduled", row.partition, exc_info=outcome)
+                refuse_partition(row.answer, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
         super()._finish()
 
     async def _schedule_one(self, row: EntryRow) -> None:
-        partition, batch, appended, answer = row
+        """Write the entry of a batch. Raises KafkaError, and the entry remains missing."""
+        partition, batch, appended, _ = row
         logs, request = self._broker.coordinators.delivery_logs, self.request
-        try:
-            parts = batch.scheduled()
-            if appended.duplicate:
-                parts = batch.absent(await _present(partition, appended.base_offset))
-            if not parts:
-                return
+        parts = batch.scheduled()
+        if appended.duplicate and appended.base_offset >= partition.log.start:
+            parts = batch.absent(await _present(partition, appended.base_offset))
+        if parts:
             self._check_transaction(partition, batch)
-            await logs.schedule(
-                partition.topic,
-                partition.index,
-                _entry_batch(partition, batch, parts, appended.base_offset),
-                request.transactional_id,
-                max(request.timeout_ms, 0),
-            )
-        except KafkaError as refusal:
-            refuse_partition(answer, refusal)
-            logs.missing.add(partition.topic_id, partition.index, batch)
-        else:
-            logs.missing.remove(partition.topic_id, partition.index, batch)
+            entry = _entry_batch(partition, batch, parts, appended.base_offset)
+            timeout_ms = max(request.timeout_ms, 0)
+            await logs.schedule(partition.topic, partition.index, entry, request.transactional_id, timeout_ms)
+        logs.missing.remove(partition.topic_id, partition.index, batch)
 
     @staticmethod
     def _check_transaction(partition: Partition, batch: DividedBatch) -> None:
@@ -94,11 +105,11 @@ class ScheduledReply(ProduceReply):
 
 async def _present(partition: Partition, base_offset: int) -> set[int]:
     """The offset deltas of the records that the topic has of a batch. Raises KafkaError."""
-    log = partition.log
-    await log.until_written()
-    found = log.read(base_offset, 1, upper=log.end, min_one=True)
+    storage = partition.log
+    await storage.until_written()
+    found = storage.read(base_offset, 1, upper=storage.end, min_one=True)
     if found is None:
-        found = await log.read_cold(base_offset, 1, upper=log.end, min_one=True)
+        found = await storage.read_cold(base_offset, 1, upper=storage.end, min_one=True)
     return {record.offset - base_offset for record in read_records(split(memoryview(found), 1)[0])}
 
 

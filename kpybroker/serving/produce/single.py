@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.scheduled.division import PRODUCER as DELIVERY_PRODUCER
 from kpybroker.serving.produce.append import admit
 from kpybroker.serving.produce.refusals import name_leader, refuse_partition
 from kpybroker.serving.produce.reply import OneReply, ProduceReply, response_to_one
 from kpybroker.storage.log.admission import ALL, RECORDS
+from kpybroker.storage.producers.producers import DELIVERY_PRODUCER
 from kpybroker.wire.records.batch import TRANSACTIONAL, Batch
 from kpybroker.wire.rpc.produce import (
     PartitionProduceData,

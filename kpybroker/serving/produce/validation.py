@@ -15,13 +15,13 @@ from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.groups import record_check as groups_checking
 from kpybroker.machine.contract import Stored
-from kpybroker.scheduled.division import PRODUCER as DELIVERY_PRODUCER
 from kpybroker.scheduled.division import divided, settings_for_deliveries
 from kpybroker.scheduled.entries import check_record
 from kpybroker.serving.produce.append import BATCHES_MAX, Validated, Verdicts, append_all
 from kpybroker.storage.log.admission import check_header, opening
 from kpybroker.storage.log.reencoding import refusal
 from kpybroker.storage.log.slices import OffLoop, Work, nothing_open
+from kpybroker.storage.producers.producers import DELIVERY_PRODUCER
 from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, scheduled_topic_of
 from kpybroker.transactions import records as transactions_records
 from kpybroker.wire.records.batch import Batch, read_records, split

@@ -151,11 +151,20 @@ class SimProducer:
             if first:
                 client.succeeded()
                 failures = 0
-            waiting = [parcel for parcel, code in zip(waiting, outcomes, strict=True) if code != 0]
+            waiting = self._unacknowledged(waiting, outcomes)
             if waiting:
                 failures += 1
                 client.forget_topic(self._place[0])
                 await client.nap(0.5)
+
+    def _unacknowledged(self, parcels: list[InFlightBatch], outcomes: list[int | None]) -> list[InFlightBatch]:
+        """The batches to send again. The acknowledgement of a batch is one of all earlier ones, for librdkafka, too."""
+        last = max((at for at, code in enumerate(outcomes) if code == 0), default=-1)
+        for parcel, code in zip(parcels[:last], outcomes[:last], strict=True):
+            if code != 0:
+                for sent in parcel.records:
+                    self._client.history.acked(sent, -1)
+        return parcels[last + 1 :]
 
     async def _send_together(self, parcels: list[InFlightBatch]) -> list[int | None]:
         """Send all batches on one connection, in order. Returns the error code of each response; None if there is

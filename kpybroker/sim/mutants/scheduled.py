@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kpybroker.scheduled.delivery_logs import DeliveryLogs
-from kpybroker.scheduled.division import PRODUCER, DividedBatch
+from kpybroker.scheduled.delivery_logs import DeliveryLogs, MissingEntries
+from kpybroker.scheduled.division import DividedBatch
 from kpybroker.scheduled.leader import DeliveryLeader
 from kpybroker.scheduled.state import DeliveryState
 from kpybroker.sim.mutants.mutant import Mutant, Patch, force
-from kpybroker.storage.producers.producers import ProducerStates
+from kpybroker.storage.producers.producers import DELIVERY_PRODUCER, ProducerStates
 from kpybroker.wire.records.batch import Batch, Record
 
 MOVES = ("crash", "pause", "partition", "isolate", "restart")
@@ -49,13 +49,17 @@ def _ignores_transactions(apply: Callable[..., None]) -> Callable[..., None]:
 
 def _takes_deliveries_twice(check: Callable[..., Any]) -> Callable[..., Any]:
     def credulous(states: ProducerStates, batch: Batch, *rest: Any) -> Any:
-        return None if batch.producer_id == PRODUCER else check(states, batch, *rest)
+        return None if batch.producer_id == DELIVERY_PRODUCER else check(states, batch, *rest)
 
     return credulous
 
 
 def _divides_anew(batch: DividedBatch, _: Any) -> Any:
     return batch.scheduled()
+
+
+def _accepts_all(*_: Any) -> None:
+    """Accepts every sequence."""
 
 
 async def _writes_nothing(*_: Any) -> None:
@@ -110,6 +114,13 @@ SCHEDULED = (
         "scheduled records are acknowledged, but not written",
         (Patch(DeliveryLogs, "schedule", _writes_nothing),),
         ("crash",),
+        actors=("scheduled",),
+    ),
+    Mutant(
+        "batches behind a missing entry are accepted",
+        (Patch(MissingEntries, "check", _accepts_all),),
+        MOVES,
+        brokers=3,
         actors=("scheduled",),
     ),
     Mutant(

@@ -22,6 +22,10 @@ from kpybroker.wire.records.markers import Marker, read_marker
 PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """Kafka's producer.id.expiration.ms."""
 BATCHES_KEPT = 5
+DELIVERY_PRODUCER = 1 << 62
+"""The producer id of all deliveries of scheduled records: the leader of a partition of a delivery log is the only one
+that delivers to the topic's partition with the same index, and no controller allocates this id. It never expires,
+because the timestamps of its records are those of their producers, and a delivery may be repeated after any time."""
 PRODUCERS_MAX = 30_000
 """The maximum number of producers of one log. For each further producer, an idle one is removed. Writing a snapshot
 with this many producers blocks the event loop for about 30 ms. A producer takes about 450 bytes of memory."""
@@ -75,8 +79,9 @@ class Producer:
     @property
     def idleness(self) -> tuple[bool, int]:
         """The sort key for removal. The producer with the oldest batch is removed first, but transactional producers
-        are removed last, because their epochs fence earlier producers."""
-        return self.coordinator_epoch >= 0, self.batches[-1].last_offset if self.batches else -1
+        and that of deliveries are removed last, because their epochs and sequences fence earlier batches."""
+        is_kept = self.coordinator_epoch >= 0 or self.producer_id == DELIVERY_PRODUCER
+        return is_kept, self.batches[-1].last_offset if self.batches else -1
 
 
 def _idleness(known: Producer) -> tuple[bool, int]:
@@ -304,7 +309,8 @@ class ProducerStates:
         """Remove producers without an open transaction whose newest record is older than `expiration_ms`."""
         self.verifications.expire(now_ms, expiration_ms)
         for known in list(self._by_id.values()):
-            if known.current_txn_first_offset < 0 and now_ms - known.last_timestamp >= expiration_ms:
+            is_idle = known.current_txn_first_offset < 0 and known.producer_id != DELIVERY_PRODUCER
+            if is_idle and now_ms - known.last_timestamp >= expiration_ms:
                 del self._by_id[known.producer_id]
 
     def clear(self) -> None:
@@ -348,7 +354,7 @@ class ProducerStates:
             if last_offset >= 0:
                 first = (last_sequence - delta) & _SEQUENCE_MASK if last_sequence >= 0 else -1
                 known.batches = [Written(first, last_sequence, last_offset, delta, timestamp)]
-            if start >= 0 or now_ms - timestamp < expiration_ms:
+            if start >= 0 or now_ms - timestamp < expiration_ms or producer_id == DELIVERY_PRODUCER:
                 self._by_id[producer_id] = known
         self._keep_limit()
         self.transactions = Transactions()
