@@ -38,7 +38,7 @@ def follower(world: VirtualWorld, settings: LogSettings) -> Partition:
     world.disk.mkdir("/data")
     storage = Log.open(world, DIRECTORY, "t", 0, settings, clean=True, lazy=True, pool=FilePool(2), topic_id=TOPIC_ID)
     partition = Host(ReplicaRules(FOLLOWER)).host("t", TOPIC_ID, 0, storage)
-    replicas = [LEADER, FOLLOWER]
+    replicas = (LEADER, FOLLOWER)
     partition.become(
         PartitionImage(replicas=replicas, isr=replicas, leader=LEADER, leader_epoch=EPOCH, partition_epoch=0)
     )
