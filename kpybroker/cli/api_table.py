@@ -43,5 +43,5 @@ def _facts(row: Api) -> dict[str, str | int | None]:
 
 
 def version() -> None:
-    """Print the version, and whether the compiled or the interpreted build runs."""
+    """Print the version and the build that runs: compiled or interpreted."""
     show_line(f"{__version__} ({BUILD})")
