@@ -6,6 +6,7 @@ small extension of its own, which Python finds instead of the source.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ class ParallelBuild(build_ext):
         compile_some = self.compiler.compile
 
         def compile_all(sources: list[str], **more: Any) -> list[str]:
-            with ThreadPoolExecutor() as pool:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
                 return list(chain(*pool.map(lambda one: compile_some([one], **more), sources)))
 
         self.compiler.compile = compile_all
