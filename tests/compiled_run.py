@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -31,6 +32,18 @@ def unpacked(wheels: Path, tree: Path) -> None:
     zipfile.ZipFile(found[-1]).extractall(tree)
 
 
+def cannot_be_first(tree: Path, environment: dict[str, str]) -> list[str]:
+    """The compiled modules that a process cannot import before all others."""
+
+    def fails(module: str) -> bool:
+        command = [sys.executable, "-c", f"import {module}"]
+        return subprocess.run(command, cwd=tree, env=environment, capture_output=True).returncode != 0
+
+    modules = (tree / "kpybroker/compiled_modules.txt").read_text().split()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [module for module, failed in zip(modules, pool.map(fails, modules), strict=True) if failed]
+
+
 def main(wheels: str, *arguments: str) -> int:
     """Run the tests and return pytest's exit code."""
     with tempfile.TemporaryDirectory() as directory:
@@ -44,6 +57,8 @@ def main(wheels: str, *arguments: str) -> int:
         ).stdout.strip()
         if not said.endswith("(compiled)"):
             sys.exit(f"the wheel runs as {said}")
+        if broken := cannot_be_first(tree, environment):
+            sys.exit("a process that imports one of these modules first fails: " + ", ".join(broken))
         return subprocess.run([sys.executable, "-m", "pytest", *ignored, *chosen], cwd=tree, env=environment).returncode
 
 

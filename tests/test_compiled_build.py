@@ -56,6 +56,24 @@ def refused_idioms(text: str) -> list[str]:
     return found
 
 
+def late_types(text: str) -> list[str]:
+    """Types of attributes that a class declares in its body, but whose import is for type checkers only. Compiled code
+    looks them up when the class is created: it ends with KeyError, or, if the type is in a compiled module that is not
+    loaded yet, with a segmentation fault."""
+    tree = ast.parse(text)
+    late: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            late |= {alias.name for each in node.body if isinstance(each, ast.ImportFrom) for alias in each.names}
+    found = []
+    for node in ast.walk(tree):
+        for declared in node.body if isinstance(node, ast.ClassDef) else []:
+            if isinstance(declared, ast.AnnAssign):
+                names = {each.id for each in ast.walk(declared.annotation) if isinstance(each, ast.Name)}
+                found += [f"{node.name}: {name}" for name in sorted(names & late)]  # type: ignore[attr-defined]
+    return found
+
+
 def interpreted_subclasses(sources: dict[str, str], compiled: set[str]) -> list[str]:
     """Classes of other modules whose base class is compiled; Python refuses to instantiate them. Exceptions, named
     tuples, enumerations and protocols are no native classes, so they may have subclasses anywhere."""
@@ -84,6 +102,7 @@ def test_the_list_names_modules_in_order() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_a_compiled_module_has_only_what_can_be_compiled(module: str) -> None:
     assert refused_idioms(source(module)) == []
+    assert late_types(source(module)) == []
 
 
 def test_no_interpreted_class_has_a_compiled_base_class() -> None:
@@ -104,6 +123,9 @@ def test_the_rules_detect_violations() -> None:
     ):
         assert len(refused_idioms(text)) == 1, text
     assert refused_idioms("async def f():\n    await g()\nclass A(B): ...\ntuple.__new__(A, (1,))") == []
+    late = "if TYPE_CHECKING:\n    from a import A\n"
+    assert late_types(late + "class B(NamedTuple):\n    a: list[A]\n    b: int") == ["B: A"]
+    assert late_types(late + "class B:\n    b: int\n    def f(self, a: A) -> A: ...") == []
     sources = {"kpybroker.a": "class A: ...\nclass E(Exception): ...", "b": "from kpybroker.a import A, E\n"}
     for text, count in (("class B(A): ...", 1), ("class B(A[int]): ...", 1), ("class B(E): ...", 0), ("", 0)):
         given = {**sources, "b": sources["b"] + text}
