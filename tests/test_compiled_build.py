@@ -105,6 +105,11 @@ def test_a_compiled_module_has_only_what_can_be_compiled(module: str) -> None:
     assert late_types(source(module)) == []
 
 
+def test_no_module_asks_for_the_explicit_cause_of_an_error() -> None:
+    """`raise … from error` in compiled code sets only `__context__`."""
+    assert [file.name for file in PACKAGE.rglob("*.py") if ".__cause__" in file.read_text()] == []
+
+
 def test_no_interpreted_class_has_a_compiled_base_class() -> None:
     files = [*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "compat_tests").rglob("*.py")]
     sources = {".".join(file.relative_to(ROOT).with_suffix("").parts): file.read_text() for file in files}
