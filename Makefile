@@ -44,7 +44,7 @@ lint: $(VENV)/ready
 wheels: $(VENV)/ready                     ## a wheel for this Python in dist/, with compiled modules
 	KPYBROKER_COMPILE=1 $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-compiled-test: wheels                     ## the fast tests on the compiled build: under five minutes
+compiled-test: wheels                     ## the fast tests on the compiled build
 	$(BIN)/python -m tests.compiled_run dist
 
 oracle: prerequisites                     ## the same compat tests, on Apache Kafka

@@ -40,7 +40,8 @@ class OffsetMap:
     def put(self, key: bytes | memoryview, offset: int) -> bool:
         """Set the newest offset of `key`. Offsets must be ascending. Return False if there is no room for another
         key."""
-        key = map_key(key)
+        if len(key) > _WHOLE_BYTES or not isinstance(key, bytes):
+            key = map_key(key)
         shard = self._shards[_shard(key)]
         if key not in shard:
             if self._left_bytes <= 0:
@@ -64,7 +65,8 @@ class OffsetMap:
 
     def newest(self, key: bytes | memoryview) -> int:
         """The newest offset of a key; -1 if the key is not in the map."""
-        key = map_key(key)
+        if len(key) > _WHOLE_BYTES or not isinstance(key, bytes):
+            key = map_key(key)
         return self._shards[_shard(key)].get(key, -1)
 
     def let_go(self) -> Iterator[None]:
