@@ -21,7 +21,7 @@ ARCHIVE_TESTS := $(wildcard compat_tests/test_*archive*.py)
 # The tests start hundreds of processes. Without byte code, each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check lint compat spark-full takeover pages demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
+.PHONY: run test check lint wheels compiled-test compat spark-full takeover pages demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
 
 run: $(VENV)/runtime
 	$(BIN)/python -m kpybroker dev --port $(PORT)
@@ -40,6 +40,12 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
+
+wheels: $(VENV)/ready                     ## a wheel for this Python in dist/, with compiled modules
+	KPYBROKER_COMPILE=1 $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+compiled-test: wheels                     ## the fast tests on the compiled build
+	$(BIN)/python -m tests.compiled_run dist
 
 oracle: prerequisites                     ## the same compat tests, on Apache Kafka
 	$(BIN)/python -m pytest compat_tests -m "not full" --target kafka

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kpybroker.security.principal import ANONYMOUS, Principal
+from kpybroker.wire.encoded import Encoded
 
 if TYPE_CHECKING:
     from kpybroker.wire.response_templates import Acknowledged, Fetched, FetchedMany
@@ -39,12 +40,6 @@ class Call:
     """The principal that sent the request; for a forwarded request, the one that sent it to the other broker."""
     granted: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
     """By topic, the value of the authorizer's `grants` when it last allowed this call's API on the topic."""
-
-
-class Encoded(bytes):
-    """A response body that is already encoded for the call's version. It is sent unchanged."""
-
-    __slots__ = ()
 
 
 ANSWERS_LIMIT = 512

@@ -21,7 +21,7 @@ def batch(first: int, count: int, **options: Any) -> bytes:
         encode_batch(
             [
                 Record(
-                    0, FIRST_MS + n, None if n % 3 == 2 else f"key {n}".encode(), f"value {n}".encode(), [("h", b"1")]
+                    0, FIRST_MS + n, None if n % 3 == 2 else f"key {n}".encode(), f"value {n}".encode(), (("h", b"1"),)
                 )
                 for n in range(first, first + count)
             ],

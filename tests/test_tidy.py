@@ -16,7 +16,7 @@ LINES_WARNED_OF = 400
 FUNCTION_LINES_LIMIT = 60
 DOORS = {"socket", "os", "time", "random", "threading", "subprocess", "concurrent", "multiprocessing", "ssl", "select"}
 """Modules that only a World may import: the simulator replaces the World."""
-OUTSIDE = {"world", "cli", "testing", "sim", "spark", "archive", "__main__"}
+OUTSIDE = {"compiled_build", "world", "cli", "testing", "sim", "spark", "archive", "__main__"}
 NAMELESS_FILE = re.compile(r"(util|helper|manager|impl|misc|common)s?\b|(^|_)base(_|$)", re.IGNORECASE)
 NAMELESS_CLASS = re.compile(r"(Util|Helper|Manager|Impl|Misc|Common|Base)s?$")
 GUARDS = {"server/requests/dispatch.py", "machine/runner.py"}

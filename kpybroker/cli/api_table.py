@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from kpybroker import __version__
+from kpybroker import BUILD, __version__
 from kpybroker.cli import options
 from kpybroker.cli.show import show_json, show_line, show_table
 from kpybroker.wire.api import API, NEVER, Api, RunsOn
@@ -43,5 +43,5 @@ def _facts(row: Api) -> dict[str, str | int | None]:
 
 
 def version() -> None:
-    """Print the version."""
-    show_line(__version__)
+    """Print the version and the build that runs: compiled or interpreted."""
+    show_line(f"{__version__} ({BUILD})")

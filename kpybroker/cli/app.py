@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kpybroker import __version__
+from kpybroker import BUILD, __version__
 from kpybroker.cli import options
 from kpybroker.cli.command_table import Program
 from kpybroker.cli.show import show_line
@@ -26,7 +26,7 @@ app = typer.Typer(
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        show_line(f"kpybroker {__version__}")
+        show_line(f"kpybroker {__version__} ({BUILD})")
         raise typer.Exit
 
 

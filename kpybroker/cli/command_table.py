@@ -55,7 +55,7 @@ COMMANDS = {
     ),
     "completion": ("completion:completion", "Print the completion script of a shell."),
     "api": ("api_table:api", "Print the APIs that are served, and their versions."),
-    "version": ("api_table:version", "Print the version."),
+    "version": ("api_table:version", "Print the version and the build that runs: compiled or interpreted."),
 }
 """For each command, `module:attribute` within this package, and the first paragraph of the command's help."""
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from kpybroker.errors import Damage, KafkaError, MalformedFrame
 from kpybroker.groups.ground.commands import (
-    Command,
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
@@ -95,7 +94,7 @@ class GroupMachine:
 
     # -- Machine --------------------------------------------------------------------------------------------------
 
-    def decide(self, ticket: Any, command: Command, now: Moment) -> Outcome:
+    def decide(self, ticket: Any, command: Any, now: Moment) -> Outcome:
         """Execute one step. Returns the records to write and the results."""
         step = Step(now)
         if self._unapplied:

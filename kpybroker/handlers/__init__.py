@@ -12,8 +12,7 @@ module may also have:
 from __future__ import annotations
 
 import importlib
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -59,7 +58,7 @@ async def answer(broker: Broker, api: Api, call: Call, request: Any, *, is_own: 
     try:
         handle = handler_of(api).handle
         result = (handle if is_own else authorized(api, handle))(broker, call, request)
-        return await result if inspect.iscoroutine(result) else result
+        return await result if isinstance(result, Coroutine) else result
     except KafkaError as refusal:
         return refused(api, request, refusal)
     except Damage as damage:

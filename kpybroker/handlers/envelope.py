@@ -10,12 +10,13 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from kpybroker.call import Call, Encoded
+from kpybroker.call import Call
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.handlers import answer
 from kpybroker.security.principal import Principal, decode_principal
 from kpybroker.wire.api import by_key
 from kpybroker.wire.codec.codec import build_in_turns, parse_in_turns
+from kpybroker.wire.encoded import Encoded
 from kpybroker.wire.frame import parse_request_header, response_head
 from kpybroker.wire.rpc.envelope import Request, Response
 

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kpybroker.call import Call, Encoded
+from kpybroker.call import Call
 from kpybroker.controller.names import check_topic_name
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.authorizer import AclResource, Operation
@@ -24,6 +24,7 @@ from kpybroker.serving.fair_loop import Turns
 from kpybroker.topics import is_internal
 from kpybroker.wire.codec.codec import build, build_in_turns
 from kpybroker.wire.codec.primitives import ZERO_UUID
+from kpybroker.wire.encoded import Encoded
 from kpybroker.wire.rpc.metadata import (
     MetadataResponseBroker,
     MetadataResponsePartition,

@@ -67,7 +67,10 @@ class Stored:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Stored):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return self._fields() == other._fields()
+
+    def _fields(self) -> tuple[Any, ...]:
+        return self.key, self.value, self.timestamp_ms, self.offset, self.message, self.transaction
 
     __hash__ = None  # type: ignore[assignment]  # the log and the machines fill it in
 

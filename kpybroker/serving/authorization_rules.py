@@ -14,7 +14,7 @@ from inspect import isawaitable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kpybroker.call import CONTROLLER, Call, Encoded
+from kpybroker.call import CONTROLLER, Call
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.config.view_keys import VIEW_OF
 from kpybroker.errors import ErrorCode, KafkaError
@@ -26,6 +26,7 @@ from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.api import Api, by_key
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.primitives import ZERO_UUID
+from kpybroker.wire.encoded import Encoded
 from kpybroker.wire.rpc import (
     alter_share_group_offsets,
     delete_share_group_offsets,

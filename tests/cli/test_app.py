@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from kpybroker import __version__
+from kpybroker import BUILD, __version__
 from kpybroker.cli.app import app
 from kpybroker.cli.command_table import COMMANDS
 from kpybroker.testing import Broker
@@ -40,11 +40,11 @@ def test_the_api_table_matches_the_served_apis(offline: Shell) -> None:
 
 
 def test_the_version_is_printed(offline: Shell) -> None:
-    assert offline("version") == (0, f"{__version__}\n", "")
+    assert offline("version") == (0, f"{__version__} ({BUILD})\n", "")
 
 
 def test_the_version_and_the_help_have_their_usual_options(offline: Shell) -> None:
-    assert offline("--version") == (0, f"kpybroker {__version__}\n", "")
+    assert offline("--version") == (0, f"kpybroker {__version__} ({BUILD})\n", "")
     for path in commands():
         if path not in (("dev",), ("serve",)):  # typer does not read these options either
             assert offline(*path, "-h") == offline(*path, "--help")
@@ -64,7 +64,7 @@ def test_a_command_imports_no_modules_of_other_commands() -> None:
         "'kpybroker.cli.topics', 'kpybroker.archive'))])"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.splitlines() == [__version__, "[]"]
+    assert said.stdout.splitlines() == [f"{__version__} ({BUILD})", "[]"]
 
 
 def commands() -> list[tuple[str, ...]]:

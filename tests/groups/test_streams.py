@@ -32,6 +32,7 @@ from kpybroker.wire.rpc import share_group_heartbeat
 from kpybroker.wire.rpc.streams_group_heartbeat import Request, Subtopology, TopicInfo, Topology
 from kpybroker.wire.stored import metadata as stored
 from oracle.streams_scenes import counting, passing
+from tests.builds import replaces_code
 from tests.groups.stage import Stage
 from tests.groups.stage import join as join_classic
 from tests.groups.streaming import AT_ONCE, Client, beat, join, owning, response, tasks
@@ -273,6 +274,7 @@ def hasty(group: StreamsGroup, member: Any, epoch: int, target: Tasks, owned: Ta
     return CurrentAssignment(epoch, current.epoch, current.state, assigned)
 
 
+@replaces_code
 def test_a_hasty_reconciliation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transitions, "reconciled", hasty)
     with pytest.raises(Broken):

@@ -40,7 +40,7 @@ async def topic(peer: Peer, name: str = "t", *, partitions: int = 1, batches: in
 
 async def append(peer: Peer, name: str, count: int) -> None:
     """Produce one batch."""
-    records = encode_batch([Record(0, 1, None, f"{number}".encode(), []) for number in range(count)])
+    records = encode_batch([Record(0, 1, None, f"{number}".encode()) for number in range(count)])
     data = produce.PartitionProduceData(index=0, records=bytes(records))
     row = produce.TopicProduceData(name=name, partition_data=[data])
     told = await peer.ask("Produce", produce.Request(acks=-1, timeout_ms=9000, topic_data=[row]), version=9)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kpybroker.call as call_module
-from kpybroker.call import ANSWERS_MAX_BYTES, Answers, Encoded
+from kpybroker.call import ANSWERS_MAX_BYTES, Answers
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.handlers.metadata import KEPT_NAME_MAX, KEY_BYTES_A_TOPIC, TOPICS_AT_ONCE
@@ -16,6 +16,7 @@ from kpybroker.security.principal import ANONYMOUS, Principal
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
 from kpybroker.wire.codec.codec import parse
+from kpybroker.wire.encoded import Encoded
 from kpybroker.wire.rpc import create_partitions, delete_topics, describe_topic_partitions, metadata
 from kpybroker.wire.stored import metadata as stored
 from tests.asking import make

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from kpybroker.config import LogSettings
 from kpybroker.replication.partition.flush_queue import FlushQueue
@@ -19,13 +20,20 @@ NODE = 1
 NOW_MS = 1_700_000_000_000
 
 
-class Host(Hosting):
-    """The partitions of a node, with its flush queue. `proposed` has the partitions that have proposed an ISR."""
+class Host:
+    """The partitions of a node, with its flush queue. `proposed` has the partitions that have proposed an ISR. The
+    other attributes are those of its `Hosting`."""
 
     def __init__(self, rules: ReplicaRules, propose: Callable[[Partition], None] | None = None) -> None:
         self.queue = FlushQueue()
         self.proposed: list[Partition] = []
-        super().__init__(rules, self.queue, PartitionEvents(propose or self.proposed.append))
+        self.hosting = Hosting(rules, self.queue, PartitionEvents(propose or self.proposed.append))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.hosting, name)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.hosting)
 
     def flush(self) -> None:
         self.queue.flush()

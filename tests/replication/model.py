@@ -17,8 +17,10 @@ from kpybroker.config import BrokerConfig, LogSettings, parse_config
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.replication.follower.follower_log import FetchPosition, begin_at, cut, position_of, take
+from kpybroker.replication.partition.hosting import Hosting
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.replica_rules import ReplicaRules
+from kpybroker.replication.partition.sessions import FetchSessions
 from kpybroker.serving.fetch.replica import fetch_replica
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import encode_batch, read_records, split
@@ -78,20 +80,24 @@ class Node:
     """A broker with one partition, and only the parts that a Fetch needs."""
 
     node_id: int
-    hosting: Host
+    host: Host
     partition: Partition
     life: int
     known: int = 0
     """The number of the controller's decisions that the node has applied."""
     config: BrokerConfig = CONFIG
     quotas: ClientQuotas = field(default_factory=lambda: ClientQuotas(CONFIG, lambda: 0))
-    sessions: Any = None
+    sessions: FetchSessions = field(default_factory=lambda: FetchSessions(Random(1), 10, lambda: 0))
 
     @property
     def metadata(self) -> Node:
         return self
 
     replication = metadata
+
+    @property
+    def hosting(self) -> Hosting:
+        return self.host.hosting
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return "t" if topic_id == TOPIC_ID else None
@@ -132,9 +138,9 @@ class Model:
         storage.high_watermark = max(storage.start, min(self.checkpoints.get(node_id, 0), storage.end))
         storage.last_stable = storage.high_watermark
         rules = ReplicaRules(node_id, lag_max_ms=LAG_MS, now_ms=lambda: self.now_ms, may_join=self.controller.may_join)
-        hosting = Host(rules, lambda partition: self.send_proposal(node_id, partition))
+        host = Host(rules, lambda partition: self.send_proposal(node_id, partition))
         self.lives += 1
-        self.nodes[node_id] = Node(node_id, hosting, hosting.host("t", TOPIC_ID, 0, storage), self.lives)
+        self.nodes[node_id] = Node(node_id, host, host.host("t", TOPIC_ID, 0, storage), self.lives)
         # the node has applied every decision from before its registration
         self.nodes[node_id].known = len(self.controller.images) - 1
         self.hear(self.nodes[node_id])
@@ -143,7 +149,7 @@ class Model:
         if node.known < len(self.controller.images):
             node.partition.become(self.controller.images[node.known])
             node.known += 1
-            node.hosting.flush()
+            node.host.flush()
 
     def crash(self, node_id: int) -> None:
         """End the process. Written data is kept."""
@@ -202,7 +208,7 @@ class Model:
         if leader is None:
             return
         response = fetch_replica(leader, FETCH, asked.request, asked.sender)  # type: ignore[arg-type]
-        leader.hosting.flush()
+        leader.host.flush()
         row: Any = response.responses[0].partitions[0]  # type: ignore[union-attr]
         row.records = bytes(row.records or b"")
         self.told.append(Told(asked, row))
@@ -246,7 +252,7 @@ class Model:
         sent = Sent(partition, appended.last_offset + 1, value)
         self.sent.append(sent)
         partition.when_committed(sent.end, sent)
-        node.hosting.flush()
+        node.host.flush()
 
     def look(self, node: Node) -> None:
         """Note the response to a ListOffsets for the latest offset (KIP-207)."""
@@ -271,7 +277,7 @@ class Model:
             self.hear(node)
         elif choice < 0.9 and node is not None:
             node.partition.drop_lagging()
-            node.hosting.flush()
+            node.host.flush()
         elif choice < 0.95 and node is not None:
             self.look(node)
         else:

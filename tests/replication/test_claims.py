@@ -38,7 +38,7 @@ def follower(world: VirtualWorld, settings: LogSettings) -> Partition:
     world.disk.mkdir("/data")
     storage = Log.open(world, DIRECTORY, "t", 0, settings, clean=True, lazy=True, pool=FilePool(2), topic_id=TOPIC_ID)
     partition = Host(ReplicaRules(FOLLOWER)).host("t", TOPIC_ID, 0, storage)
-    replicas = [LEADER, FOLLOWER]
+    replicas = (LEADER, FOLLOWER)
     partition.become(
         PartitionImage(replicas=replicas, isr=replicas, leader=LEADER, leader_epoch=EPOCH, partition_epoch=0)
     )
@@ -53,7 +53,7 @@ def row_at(offset: int, count: int) -> PartitionData:
             [Record(0, 1000 + number, b"k", b"v" * 40)], producer_id=7, producer_epoch=0, base_sequence=0
         )
         if number % 4 == 3:
-            made = encode_marker(Marker(7, 0, False, 1), 1000 + number)
+            made = encode_marker(Marker(7, 0, 0, commits=True), 1000 + number)
         batch = split(made)[0]
         batch.patch(number, EPOCH)
         found += batch.view

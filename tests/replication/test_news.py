@@ -43,7 +43,8 @@ class Leader:
     def __init__(self, world: RealWorld, directory: Path) -> None:
         self.now_ms = 0
         rules = ReplicaRules(LEADER, now_ms=lambda: self.now_ms)
-        self.hosting = Host(rules)
+        self.host = Host(rules)
+        self.hosting = self.host.hosting
         self.sessions = FetchSessions(Random(1), 10, rules.now_ms)
         self.quotas = ClientQuotas(self.config, rules.now_ms)
         self.partitions = [self._lead(world, directory / f"t-{index}", index) for index in range(COUNT)]
@@ -68,7 +69,7 @@ class Leader:
 
     def write(self, index: int) -> None:
         self.partitions[index].append(batch(b"x"), NOW_MS)
-        self.hosting.flush()
+        self.host.flush()
 
     @property
     def left(self) -> int:
@@ -113,7 +114,7 @@ class Follower:
             topics=[fetch.FetchTopic(topic_id=TOPIC_ID, partitions=rows)] if rows else [],
         )
         told: Any = fetch_replica(leader, CALL, request, FOLLOWER)  # type: ignore[arg-type]
-        leader.hosting.flush()
+        leader.host.flush()
         return told  # type: ignore[no-any-return]
 
     def take(self, told: Any) -> None:
@@ -192,7 +193,7 @@ def test_an_idle_follower_counts_as_caught_up(world: RealWorld, tmp_path: Path) 
         follower.take(follower.ask(leader))
         leader.now_ms += COUNT_ALL_MS
     leader.write(3)
-    proposed = leader.hosting.proposed
+    proposed = leader.host.proposed
     for partition in leader.partitions:
         partition.drop_lagging()
     assert not proposed

@@ -94,7 +94,9 @@ def test_a_compressed_batch_is_decompressed_off_the_loop(tmp_path: Path, codec: 
     on_loop: list[str] = []
 
     def note(_frame: FrameType, event: str, argument: Any) -> None:
-        if event == "c_call" and argument.__name__ in ("read", "decompress", "decompress_into", "decompress_raw"):
+        names = ("read", "decompress", "decompress_into", "decompress_raw")
+        # a compiled method is a C function, too; Log.read reads only from the page cache
+        if event == "c_call" and argument.__name__ in names and argument.__qualname__ != "Log.read":
             on_loop.append(argument.__name__)
 
     async def told() -> list[tuple[int, bytes | None, bytes | None, int]]:

@@ -4,6 +4,7 @@ slowed."""
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from kpybroker.config import LogSettings
 from kpybroker.replication.partition.replica_rules import ReplicaRules
 from kpybroker.replication.partition.throttle import Throttle
-from tests.replication.leading import Host
+from kpybroker.world.real import RealWorld
+from tests.replication.leading import NODE, Host, leading
 from tests.replication.virtual import BROKER, TOPIC, VirtualCluster, play
 
 RATE = 20_000
@@ -127,8 +129,11 @@ def test_the_rate_holds_over_any_period() -> None:
                 total += size
 
 
-def test_without_a_rate_partitions_are_not_examined() -> None:
-    hosting = Host(ReplicaRules(1))
+def test_without_a_rate_no_partition_is_slowed(tmp_path: Path) -> None:
+    host = Host(ReplicaRules(NODE, now_ms=lambda: 0))
     settings = LogSettings(leader_replication_throttled_replicas=frozenset({"*"}))
     assert settings.leader_replication_throttled_replicas
-    assert not hosting.leading_throttle.slows(None, 2)  # type: ignore[arg-type]
+    partition = leading(RealWorld(3), tmp_path, settings, host=host)
+    assert not host.hosting.leading_throttle.slows(partition, 2)
+    host.hosting.leading_throttle.limit(1)
+    assert host.hosting.leading_throttle.slows(partition, 2)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from kpybroker.call import Encoded
 from kpybroker.client.peer import Peer
 from kpybroker.errors import MalformedFrame
 from kpybroker.long_work import REQUESTS_MAX, LongWork
@@ -28,6 +27,7 @@ from kpybroker.wire.api import API, FEW, Api, Listens, by_name
 from kpybroker.wire.codec.codec import parse_in_turns
 from kpybroker.wire.codec.layout import layout
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
+from kpybroker.wire.encoded import Encoded
 from kpybroker.wire.frame import request_head
 from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import create_topics, fetch, metadata, produce, share_fetch

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kpybroker.call import BROKER, Encoded
+from kpybroker.call import BROKER
 from kpybroker.client.peer import Peer
 from kpybroker.server.connections.connection import REPLIES_LIMIT, Connection
 from kpybroker.server.connections.listener import ListenerState
@@ -24,6 +24,7 @@ from kpybroker.server.connections.writing import SMALL_WRITE_BYTES
 from kpybroker.server.node import Node
 from kpybroker.server.requests.long_requests import ROWS_AT_ONCE
 from kpybroker.wire import api as api_table
+from kpybroker.wire.encoded import Encoded
 from kpybroker.wire.frame import encode_request
 from kpybroker.wire.records.batch import read_records, split
 from kpybroker.wire.rpc import list_groups, metadata

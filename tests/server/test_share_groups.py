@@ -18,7 +18,7 @@ PARTITIONS = 6
 
 
 async def append(peer: Peer, index: int) -> None:
-    records = encode_batch([Record(0, 1, None, b"x", []) for _ in range(10)])
+    records = encode_batch([Record(0, 1, None, b"x") for _ in range(10)])
     row = produce.PartitionProduceData(index=index, records=bytes(records))
     topic = produce.TopicProduceData(name="t", partition_data=[row])
     told = await peer.ask("Produce", produce.Request(acks=-1, timeout_ms=9000, topic_data=[topic]), version=9)

@@ -191,7 +191,7 @@ class KeyedHistory:
             self.sequences[producer] = sequence + len(records)
             more |= {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
         if producer in (1, 2):
-            more["transactional"] = 1
+            more["transactional"] = True
             self.open.add(producer)
         self.write(keyed(*records, timestamp=self.now_ms, **more))
 

@@ -152,7 +152,7 @@ def test_a_cleaned_segment_reaches_into_the_last_one_that_it_replaces(tmp_path: 
 
 
 def test_aborted_records_are_removed_and_later_their_marker(tmp_path: Path) -> None:
-    more = {"producer_id": 7, "producer_epoch": 0, "transactional": 1}
+    more = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
     log = filled(
         tmp_path,
         keyed(("a", "kept")),
@@ -427,7 +427,7 @@ def test_a_removed_transaction_is_not_open_after_a_crash(tmp_path: Path) -> None
     """A producer snapshot shows the transaction as open, and its marker has been removed."""
     log = opened(tmp_path)
     append(log, keyed(("fills the segment", "x" * 1250)))
-    append(log, keyed(("a", "1"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=1))
+    append(log, keyed(("a", "1"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True))
     append(log, keyed(("its last record", "1")))
     log.roll()
     append(log, marker(7, commits=True), keyed(("a", "2"), producer_id=7, producer_epoch=0, base_sequence=1))

@@ -163,7 +163,7 @@ def test_an_older_record_stays_while_the_end_of_a_transaction_may_be_lost(chance
     log = opened(world)
     append(log, keyed(("a", "older")))
     log.roll()
-    append(log, keyed(("a", "newer"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=1))
+    append(log, keyed(("a", "newer"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True))
     log.roll()
     append(log, keyed(("b", "1")))
     world.disk.sync_directory_blocking("/")

@@ -85,7 +85,7 @@ def test_a_step_without_descriptors_is_refused_and_can_be_made_later(name: str) 
     filled(log, 20)
     log.roll()
     filled(log, 5)
-    marker = split(encode_marker(Marker(1, 0, False, 0), 1000))
+    marker = split(encode_marker(Marker(1, 0, 0, commits=False), 1000))
     step = {
         "roll": log.roll,
         "truncate_to": lambda: log.truncate_to(22),

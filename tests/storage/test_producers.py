@@ -193,7 +193,7 @@ def test_batches_in_flight_at_a_stop_are_recognised(tmp_path: Path, rolled_at: i
 
 def test_a_marker_that_cleaning_has_emptied_still_tells_its_epoch() -> None:
     """After a replay of the compacted log, earlier epochs of the producer are still fenced."""
-    marker = split(encode_marker(Marker(7, 3, 0, False), 2000))[0]
+    marker = split(encode_marker(Marker(7, 3, 0, commits=False), 2000))[0]
     marker.patch(9, 0)
     live, replayed = ProducerStates(), ProducerStates()
     for states, ending in ((live, marker), (replayed, split(bytearray(emptied(marker)))[0])):

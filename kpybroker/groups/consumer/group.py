@@ -115,6 +115,14 @@ class ConsumerMember:
         self.client_id, self.client_host, self.rack_id = client_id, client_host, rack_id
         self.rebalance_timeout_ms, self.server_assignor = rebalance_timeout_ms, server_assignor
 
+    def copied(self) -> ConsumerMember:
+        """A copy without timers."""
+        copied = ConsumerMember(self.member_id, self.instance_id, self.current)
+        copied.update(self.client_id, self.client_host, self.rack_id, self.rebalance_timeout_ms, self.server_assignor)
+        copied.subscribe(self.names, self.regex)
+        copied.use_classic(self.classic)
+        return copied
+
     def use_classic(self, metadata: ClassicMemberMetadata | None) -> None:
         """Switch the member to the classic protocol, or, with None, to the consumer protocol."""
         self.classic = metadata

@@ -6,7 +6,6 @@ Errors are checked in Kafka's order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.consumer import records
@@ -87,7 +86,7 @@ class Heartbeats:
         limit_bytes = self._steps.settings.max_batch_bytes
         size_bytes = 0 if names is None else len(names) + sum(map(len, names))
         if size_bytes <= limit_bytes:
-            said = copy(member)
+            said = member.copied()
             _take_over(said, command)
             record = records.member_record(request.group_id, said)
             beside_bytes = RECORDS_BESIDE * (len(record.key or b"") + RECORD_BESIDE_BYTES)

@@ -64,6 +64,12 @@ class ShareMember:
         if names is not None:
             self.names = tuple(dict.fromkeys(names))
 
+    def copied(self) -> ShareMember:
+        """A member with the same metadata, without an assignment and a session."""
+        copied = ShareMember(self.member_id)
+        copied.update(self.rack_id, self.client_id, self.client_host, self.names)
+        return copied
+
     def hold(self, epoch: int, previous_epoch: int, assigned: frozenset[TopicIdPartition]) -> None:
         """Set the current assignment."""
         self.epoch, self.previous_epoch, self.assigned = epoch, previous_epoch, assigned

@@ -6,7 +6,6 @@ Errors are checked in Kafka's order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import ShareHeartbeat
@@ -101,7 +100,7 @@ class Heartbeats:
         limit_bytes = self._steps.settings.max_batch_bytes
         size_bytes = len(names) + sum(map(len, names))
         if size_bytes <= limit_bytes:
-            said = copy(member)
+            said = member.copied()
             _take_over(said, command)
             size_bytes = 2 * record_bytes(records.member_record(command.request.group_id, said))
         if size_bytes > limit_bytes:

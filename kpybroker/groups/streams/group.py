@@ -181,10 +181,9 @@ class StreamsGroup:
             )
         return member
 
-    def processes(self, role: int, task: Task) -> Iterator[str]:
+    def processes(self, role: int, task: Task) -> list[str]:
         """The processes that have a task in a role, or may still have it."""
-        for member_id in self.owners[role].get(task, ()):
-            yield self.members[member_id].metadata.process_id
+        return [self.members[member_id].metadata.process_id for member_id in self.owners[role].get(task, ())]
 
     @property
     def may_expire(self) -> bool:

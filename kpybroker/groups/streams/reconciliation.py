@@ -58,11 +58,11 @@ def _split(held: HeldTasks, target: Tasks) -> tuple[HeldTasks, HeldTasks]:
 def _free(group: StreamsGroup, member: StreamsMember, target: Tasks, kept: HeldTasks) -> tuple[Tasks, bool]:
     """The tasks that the member may be assigned now, and whether these are all the tasks that it still needs."""
     process_id = member.metadata.process_id
-    wanted = Tasks(target.active - kept.active.keys(), target.standby - kept.standby, target.warmup - kept.warmup)
+    wanted = Tasks(target.active.difference(kept.active), target.standby - kept.standby, target.warmup - kept.warmup)
 
     def is_free(task: Task, *, active: bool) -> bool:
         in_active = group.processes(ACTIVE, task)
-        if next(in_active, None) is not None if active else process_id in in_active:
+        if in_active if active else process_id in in_active:
             return False
         return not any(process_id in group.processes(role, task) for role in (STANDBY, WARMUP))
 

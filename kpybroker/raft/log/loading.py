@@ -217,5 +217,5 @@ def way_out(reason: BaseException) -> str:
     while cause is not None:
         if isinstance(cause, OSError):
             return "start again once the disk can be read and written: acknowledged records are kept"
-        cause = cause.__cause__
+        cause = cause.__context__  # compiled code does not set __cause__
     return "restore it from a copy, or start over with an empty directory (log.dirs)"

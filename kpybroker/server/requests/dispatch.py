@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from kpybroker.broker.broker import Broker
-from kpybroker.call import CONTROLLER, Call, Encoded, Reply, TaskReply
+from kpybroker.call import CONTROLLER, Call, Reply, TaskReply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
 from kpybroker.handlers import answer, authorized, handler_of, refused
 from kpybroker.server.connections.connection import Connection
@@ -27,6 +27,7 @@ from kpybroker.wire.api import API_VERSIONS, FETCH, PRODUCE
 from kpybroker.wire.codec.codec import parser_at_once
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.codec.primitives import ManyElements
+from kpybroker.wire.encoded import Encoded
 from kpybroker.wire.frame import RequestHeader, encode_response, parse_request_header
 from kpybroker.wire.request_cache import RepeatingFetch, RepeatingProduce
 from kpybroker.wire.response_templates import FORMS
@@ -129,7 +130,7 @@ class Dispatcher:
         route.count += 1
         try:
             result = route.handle(self._broker, known.call, request)
-            if type(result) is types.CoroutineType:
+            if not isinstance(result, Reply) and isinstance(result, Coroutine):
                 result = self._drive(connection, known, request, result)
         except KafkaError as refusal:
             result = refused(route.api, request, refusal)

@@ -7,10 +7,11 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.broker.envelopes import forwarded
-from kpybroker.call import CONTROLLER, Call, Encoded
+from kpybroker.call import CONTROLLER, Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.api import Api
 from kpybroker.wire.codec.codec import build_in_turns, parse
+from kpybroker.wire.encoded import Encoded
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker

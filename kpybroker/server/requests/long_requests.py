@@ -8,18 +8,18 @@ its next turn.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from functools import cache
 from typing import Any, cast, get_args, get_origin
 
-from kpybroker.call import Encoded, Reply, response_of
+from kpybroker.call import Reply, response_of
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.handlers import refused
 from kpybroker.long_work import LongWork
 from kpybroker.server.connections.receive_memory import SMALL_FRAME_BYTES
 from kpybroker.wire.api import PRODUCE, Api
 from kpybroker.wire.codec.codec import build_in_turns, parse_in_turns
+from kpybroker.wire.encoded import Encoded
 from kpybroker.wire.response_templates import FORMS
 from kpybroker.wire.rpc import fetch, share_fetch
 
@@ -68,7 +68,7 @@ async def run_long(
             reply.release_frame()
         try:
             result = handle(request)
-            if inspect.iscoroutine(result):
+            if isinstance(result, Coroutine):
                 result = await result
         except KafkaError as refusal:
             result = refused(api, request, refusal)

@@ -10,14 +10,13 @@ muted for the throttle time. Requests between brokers are not charged.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from struct import Struct
 from typing import Any
 
 from kpybroker.broker.broker import Broker
-from kpybroker.call import CONTROLLER, Call, Encoded, Reply, response_of
+from kpybroker.call import CONTROLLER, Call, Reply, response_of
 from kpybroker.errors import KafkaError
 from kpybroker.handlers import refused
 from kpybroker.metadata.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
@@ -33,6 +32,7 @@ from kpybroker.serving.fetch.throttled import quiet_answer
 from kpybroker.wire.api import FETCH, PRODUCE, SHARE_FETCH, Api, Audience
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.layout import layout
+from kpybroker.wire.encoded import Encoded
 from kpybroker.wire.response_templates import FORMS
 from kpybroker.world.stopwatch import perf_counter
 
@@ -184,7 +184,7 @@ class Throttling:
             except KafkaError as refusal:
                 result = refused(api, request, refusal)
             charge.spent_s = self._stopwatch() - began
-            if type(result) is types.CoroutineType:
+            if isinstance(result, Coroutine):
                 return self._awaited(charge, request, result)
             self._decide(charge)
             if api in (FETCH, SHARE_FETCH) and not isinstance(result, Reply):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.replication.partition.sessions import INITIAL_EPOCH
+from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.sessions import INITIAL_EPOCH, Want
 from kpybroker.wire.rpc.fetch import FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData, Response
 
 if TYPE_CHECKING:
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from kpybroker.call import Call
     from kpybroker.metadata.whereabouts import Leader
     from kpybroker.replication.partition.flush_queue import Waiter
-    from kpybroker.replication.partition.partition import Partition
-    from kpybroker.replication.partition.sessions import Session, Want
+    from kpybroker.replication.partition.sessions import Session
     from kpybroker.wire.rpc.fetch import Request
     from kpybroker.world import Buffer
 

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.scheduled.division import DividedBatch, Part
 from kpybroker.scheduled.entries import encode_entry, entry_key
 from kpybroker.serving.produce.refusals import refuse_partition
 from kpybroker.serving.produce.reply import ProduceReply, Row
+from kpybroker.storage.log.admission import Appended
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records, split
 from kpybroker.wire.rpc.produce import PartitionProduceResponse, Request, Response
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
-    from kpybroker.replication.partition.partition import Partition
-    from kpybroker.storage.log.admission import Appended
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ Each slice is like a separate request. This does not weaken atomicity, because p
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kpybroker.call import Call, Reply, response_of
@@ -76,7 +75,7 @@ async def produce_in_slices(broker: Broker, call: Call, request: Request, slice_
                 topic_data=topic_data,
             )
             result = produce(broker, call, some)
-            reply = await result if inspect.iscoroutine(result) else result
+            reply = await result if isinstance(result, Coroutine) else result
             begun.append(reply)
             if isinstance(reply, Reply) and not reply.parallel:
                 await response_of(reply)  # it has scheduled records, which must be written in order

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.call import Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError
+from kpybroker.replication.partition.partition import Partition
 from kpybroker.serving.shares.places import Leaders, check_read, found
+from kpybroker.shares.leader import LedSharePartition
 from kpybroker.shares.partition import Acquired, Span, Wish
+from kpybroker.topics import TopicIdPartition
 from kpybroker.wire.records.batch import outline, split
 from kpybroker.wire.rpc.share_fetch import (
     AcquiredRecords,
@@ -29,11 +32,8 @@ from kpybroker.wire.rpc.share_fetch import (
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
     from kpybroker.call import Call
-    from kpybroker.replication.partition.partition import Partition
     from kpybroker.serving.shares.acknowledging import Answers
-    from kpybroker.shares.leader import LedSharePartition
     from kpybroker.shares.sessions import ShareSession
-    from kpybroker.topics import TopicIdPartition
     from kpybroker.wire.rpc.share_fetch import Request
     from kpybroker.world import Buffer
 

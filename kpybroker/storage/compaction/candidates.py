@@ -10,14 +10,12 @@ segment is rolled for that, because a coordinator has to replay the whole log be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.storage.files.segment import INDEX, MAX_RELATIVE_OFFSET, Segment
+from kpybroker.storage.log.log import Log
 from kpybroker.storage.log.retention import age_from_ms
-
-if TYPE_CHECKING:
-    from kpybroker.storage.log.log import Log
 
 REPLAYED_BYTES = 64 << 10
 REPLAYED_SHARE = 1 / 3

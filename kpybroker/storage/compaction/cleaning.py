@@ -27,6 +27,7 @@ from kpybroker.errors import Damage, KafkaError
 from kpybroker.storage.compaction.candidates import Dirty, groups
 from kpybroker.storage.compaction.cleaned_segment import CleanedSegment
 from kpybroker.storage.compaction.cleaned_transactions import CleanedTransactions
+from kpybroker.storage.compaction.kept_records import KeptRecords
 from kpybroker.storage.compaction.offset_map import OffsetMap
 from kpybroker.storage.compaction.plain_records import (
     LARGE_BYTES,
@@ -225,15 +226,14 @@ class Cleaning:
 
     async def _note_batch(self, batch: Batch, transactions: CleanedTransactions) -> bool:
         """Put the keys of a batch into the offset map. Return False if the map is full."""
-        first, base_offset, put = self._dirty.first, batch.base_offset, self._map.put
+        first = self._dirty.first
         if batch.is_control:
             transactions.outlived(batch)
         elif not transactions.drops(batch):
             async with contextlib.aclosing((await self._unpacked(batch)).slices()) as records:
                 async for found in records:
-                    for _, _, _, delta, key, _ in found:
-                        if key is not None and base_offset + delta >= first and not put(key, base_offset + delta):
-                            return False
+                    if not self._map.put_all(found, batch.base_offset, first):
+                        return False
         if batch.last_offset >= first:
             self._map.counted(batch.last_offset)
         return True
@@ -311,30 +311,16 @@ class Cleaning:
     async def _thinned(self, batch: Batch, *, gets_horizon: bool, tombstones_go: bool) -> bytes | None:
         """The batch with the records that are kept; None if there are none."""
         plain = await self._unpacked(batch)
-        newest, latest, base_offset = self._map.newest, self._map.latest, batch.base_offset
-        runs: list[list[int]] = []
-        count, newest_delta, is_control, has_tombstones = 0, -(1 << 63), batch.is_control, False
+        kept = KeptRecords(batch, self._map, tombstones_go=tombstones_go)
         async for found in plain.slices():
-            for begin, end, delta, offset_delta, key, has_value in found:
-                offset = base_offset + offset_delta
-                is_judged = offset <= latest and not is_control
-                if is_judged and (key is None or offset < newest(key) or (tombstones_go and not has_value)):
-                    continue
-                count += 1
-                has_tombstones |= not has_value
-                if delta > newest_delta:
-                    newest_delta = delta
-                if runs and runs[-1][1] == begin:
-                    runs[-1][1] = end
-                    runs[-1][2] += 1
-                else:
-                    runs.append([begin, end, 1])
+            kept.judge(found)
+        runs, count = kept.runs, kept.count
         if not count:
             return None
-        gets_horizon |= has_tombstones and delete_horizon_ms(batch) is None
+        gets_horizon |= kept.has_tombstones and delete_horizon_ms(batch) is None
         if count == batch.record_count and not gets_horizon:
             return bytes(batch.view)  # a view would keep the whole chunk in memory
-        newest_ms = batch.max_timestamp if batch.log_append_time else batch.base_timestamp + newest_delta
+        newest_ms = batch.max_timestamp if batch.log_append_time else batch.base_timestamp + kept.newest_delta
         if not gets_horizon:
             return await self._sealed(batch, await plain.joined(runs), count, newest_ms, None)
         horizon_ms = min(self._now_ms + self._log.settings.delete_retention_ms, LONG_MAX)

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import blake2b
 
+from kpybroker.storage.compaction.digest import Digest
+from kpybroker.wire.records.record_removal import Found
+
 ENTRY_BYTES = 160
 """The size of an entry without its key: two objects, and their share of a hash table that is between one third and two
 thirds full."""
@@ -18,12 +21,6 @@ _WHOLE_BYTES = 64
 _SHARDS = 64
 """The number of dictionaries. A dictionary that grows is copied as a whole, so the entries are divided among
 several."""
-
-
-class Digest(bytes):
-    """The digest of a long key, which is stored in the map instead of the key."""
-
-    __slots__ = ()
 
 
 class OffsetMap:
@@ -40,10 +37,10 @@ class OffsetMap:
     def __len__(self) -> int:
         return sum(map(len, self._shards))
 
-    def put(self, key: bytes, offset: int) -> bool:
+    def put(self, key: bytes | memoryview, offset: int) -> bool:
         """Set the newest offset of `key`. Offsets must be ascending. Return False if there is no room for another
         key."""
-        if len(key) > _WHOLE_BYTES:
+        if len(key) > _WHOLE_BYTES or not isinstance(key, bytes):
             key = map_key(key)
         shard = self._shards[_shard(key)]
         if key not in shard:
@@ -54,13 +51,21 @@ class OffsetMap:
         self.latest = offset
         return True
 
+    def put_all(self, found: list[Found], base_offset: int, first: int) -> bool:
+        """Put the keys of records that begin at offset `first` or later. Return False if there is no room for
+        another key."""
+        for _, _, _, delta, key, _ in found:
+            if key is not None and base_offset + delta >= first and not self.put(key, base_offset + delta):
+                return False
+        return True
+
     def counted(self, offset: int) -> None:
         """Store that every record up to `offset` has been read, including records without a key."""
         self.latest = max(self.latest, offset)
 
-    def newest(self, key: bytes) -> int:
+    def newest(self, key: bytes | memoryview) -> int:
         """The newest offset of a key; -1 if the key is not in the map."""
-        if len(key) > _WHOLE_BYTES:
+        if len(key) > _WHOLE_BYTES or not isinstance(key, bytes):
             key = map_key(key)
         return self._shards[_shard(key)].get(key, -1)
 

@@ -131,7 +131,7 @@ class LogDirectory:
         except (OSError, Damage, KafkaError) as error:
             damage = error if isinstance(error, Damage) else Damage(f"{self.path}/{topic}-{partition}: {error}")
             self.damaged[key] = str(damage)
-            cause = error if isinstance(error, OSError) else error.__cause__
+            cause = error if isinstance(error, OSError) else error.__context__  # compiled code sets no __cause__
             if isinstance(error, KafkaError) or is_short(cause):
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(damage)) from error
             if self._on_io_error is not None and isinstance(cause, OSError):

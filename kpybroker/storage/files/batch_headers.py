@@ -31,7 +31,7 @@ class BatchHeaders:
     def __iter__(self) -> BatchHeaders:
         return self
 
-    def __next__(self) -> tuple[int, int, int, int]:
+    def __next__(self) -> tuple[int, ...]:  # mypyc makes wrong C for a tuple of fixed length
         at = self._at
         inside = at - self._chunk_at
         if inside + HEADER_BYTES > len(self._chunk):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from struct import Struct
+from typing import ClassVar
 
 OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
@@ -24,7 +25,7 @@ class OffsetIndex:
     """The offset index, which shows where to begin reading to find an offset."""
 
     __slots__ = ("base_offset", "entries", "saved_bytes")
-    entry_bytes = OFFSET_ENTRY.size
+    entry_bytes: ClassVar[int] = OFFSET_ENTRY.size
 
     def __init__(self, base_offset: int, entries: bytes | bytearray = b"") -> None:
         self.base_offset = base_offset
@@ -89,7 +90,7 @@ class TimeIndex:
     """The time index, which shows where to begin reading to find a timestamp."""
 
     __slots__ = ("base_offset", "entries", "saved_bytes")
-    entry_bytes = TIME_ENTRY.size
+    entry_bytes: ClassVar[int] = TIME_ENTRY.size
 
     def __init__(self, base_offset: int, entries: bytes | bytearray = b"") -> None:
         self.base_offset = base_offset

@@ -216,14 +216,14 @@ class Segment:
         """The offset index, read from its file if it is not in memory. Raises OSError."""
         if self._index is None:
             self._load_indexes()
-            assert self._index is not None
+        assert self._index is not None
         return self._index
 
     def times(self) -> TimeIndex:
         """The time index, read from its file if it is not in memory. Raises OSError."""
         if self._times is None:
             self._load_indexes()
-            assert self._times is not None
+        assert self._times is not None
         return self._times
 
     def _load_indexes(self) -> None:

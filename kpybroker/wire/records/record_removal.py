@@ -8,7 +8,6 @@ removed (its delete horizon) is in the base timestamp, and bit 6 of the attribut
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.batch import (
@@ -24,21 +23,19 @@ from kpybroker.wire.records.batch import (
 )
 from kpybroker.wire.records.compression import Buffer, Codec, compress
 
-Plain = TypeVar("Plain", bytes, memoryview)
-Scanned = tuple[int, int, int, int, Plain | None, bool]
+Found = tuple[int, int, int, int, bytes | memoryview | None, bool]
 """A record: the positions at which its bytes begin (with its length) and end, its timestamp delta, offset delta and
 key, and whether it has a value."""
-Found = Scanned[bytes]
 _COPIED_BYTES = 1 << 20
 """The most bytes that are copied at once. During a copy on one thread, the other threads wait for the interpreter."""
 _VARINT_BITS = 70
 _HALF = 1 << 63
 
 
-def scan(plain: Plain, at: int, count: int) -> tuple[list[Scanned[Plain]], int]:
+def scan(plain: bytes | memoryview, at: int, count: int) -> tuple[list[Found], int]:
     """Read `count` records from position `at` on, with ascending offsets. Returns them and the position after them.
-    Raises KafkaError: INVALID_RECORD."""
-    found: list[Scanned[Plain]] = []
+    Keys are slices of `plain`. Raises KafkaError: INVALID_RECORD."""
+    found: list[Found] = []
     previous = -1
     try:
         for _ in range(count):
@@ -108,7 +105,7 @@ def delete_horizon_ms(batch: Batch) -> int | None:
     return batch.base_timestamp if batch.attributes & DELETE_HORIZON else None
 
 
-def put_retimed(out: bytearray, plain: memoryview, records: Sequence[Scanned[Plain]], shift_ms: int) -> None:
+def put_retimed(out: bytearray, plain: memoryview, records: Sequence[Found], shift_ms: int) -> None:
     """Append the records with `shift_ms` added to their timestamp deltas, as 64-bit integers."""
     for begin, end, delta, _, _, _ in records:
         _, at = read_varint(plain, begin)

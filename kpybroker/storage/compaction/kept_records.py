@@ -1,0 +1,60 @@
+"""Decides which records of a batch a cleaning keeps."""
+
+from __future__ import annotations
+
+from kpybroker.storage.compaction.offset_map import OffsetMap
+from kpybroker.wire.records.batch import Batch
+from kpybroker.wire.records.record_removal import Found
+
+_NO_DELTA = -(1 << 63)
+
+
+class KeptRecords:
+    """The records of one batch that are kept. `newest` has the offsets of the keys.
+
+    A record of a marker, and a record that the map does not cover, is always kept. Of the others, those are kept that
+    are the newest of their key, except tombstones if `tombstones_go`.
+    """
+
+    __slots__ = (
+        "_base_offset",
+        "_is_control",
+        "_newest",
+        "_tombstones_go",
+        "count",
+        "has_tombstones",
+        "newest_delta",
+        "runs",
+    )
+
+    def __init__(self, batch: Batch, newest: OffsetMap, *, tombstones_go: bool) -> None:
+        self._base_offset = batch.base_offset
+        self._is_control = batch.is_control
+        self._newest = newest
+        self._tombstones_go = tombstones_go
+        self.runs: list[list[int]] = []
+        """Consecutive records: the position of their first byte, the position after their last byte, and their
+        number."""
+        self.count = 0
+        self.newest_delta = _NO_DELTA
+        """The largest timestamp delta of the kept records."""
+        self.has_tombstones = False
+
+    def judge(self, found: list[Found]) -> None:
+        """Add those of the next records of the batch that are kept."""
+        newest, runs, base_offset = self._newest, self.runs, self._base_offset
+        for begin, end, delta, offset_delta, key, has_value in found:
+            offset = base_offset + offset_delta
+            is_judged = offset <= newest.latest and not self._is_control
+            if is_judged and (key is None or offset < newest.newest(key) or (self._tombstones_go and not has_value)):
+                continue
+            self.count += 1
+            if not has_value:
+                self.has_tombstones = True
+            if delta > self.newest_delta:
+                self.newest_delta = delta
+            if runs and runs[-1][1] == begin:
+                runs[-1][1] = end
+                runs[-1][2] += 1
+            else:
+                runs.append([begin, end, 1])

@@ -1,0 +1,253 @@
+"""The compiled build: which modules it has, when it runs, and what happens if it cannot be made or is incomplete."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from compiling.wish import why_not
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "kpybroker"
+MODULES = (PACKAGE / "compiled_modules.txt").read_text().split()
+SUFFIX = EXTENSION_SUFFIXES[0]
+COMPLETE = [f"kpybroker__mypyc{SUFFIX}", f"kpybroker/hot{SUFFIX}"]
+BUILTINS = {"bytes", "bytearray", "frozenset", "int", "list", "set", "str", "tuple"}
+
+
+def source(module: str) -> str:
+    return (ROOT / f"{module.replace('.', '/')}.py").read_text()
+
+
+def base_names(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases]
+
+
+def imported(tree: ast.Module) -> dict[str, str]:
+    """The modules of the names that a file imports from modules of kpybroker."""
+    return {
+        alias.asname or alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kpybroker.")
+        for alias in node.names
+    }
+
+
+def refused_idioms(text: str) -> list[str]:
+    """What mypyc cannot compile, or compiles into something slow, in a source."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            found += [f"{node.name} is a subclass of {name}" for name in base_names(node) if name in BUILTINS]
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            is_bare = called.endswith(".__new__") and called != "tuple.__new__"  # named tuples are no native classes
+            found += [ast.unparse(node)] if is_bare or called in ("exec", "setattr", "copy", "copy.copy") else []
+        elif isinstance(node, ast.AsyncFunctionDef):
+            inner = [each for each in ast.walk(node) if isinstance(each, ast.Yield)]
+            found += [f"{node.name} is an asynchronous generator"] if inner else []
+    return found
+
+
+def late_types(text: str) -> list[str]:
+    """Types of attributes that a class declares in its body, but whose import is for type checkers only. Compiled code
+    looks them up when the class is created: it ends with KeyError, or, if the type is in a compiled module that is not
+    loaded yet, with a segmentation fault."""
+    tree = ast.parse(text)
+    late: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            late |= {alias.name for each in node.body if isinstance(each, ast.ImportFrom) for alias in each.names}
+    found = []
+    for node in ast.walk(tree):
+        for declared in node.body if isinstance(node, ast.ClassDef) else []:
+            if isinstance(declared, ast.AnnAssign):
+                names = {each.id for each in ast.walk(declared.annotation) if isinstance(each, ast.Name)}
+                found += [f"{node.name}: {name}" for name in sorted(names & late)]  # type: ignore[attr-defined]
+    return found
+
+
+def interpreted_subclasses(sources: dict[str, str], compiled: set[str]) -> list[str]:
+    """Classes of other modules whose base class is compiled; Python refuses to instantiate them. Exceptions, named
+    tuples, enumerations and protocols are no native classes, so they may have subclasses anywhere."""
+    native = set()
+    for module in compiled & set(sources):
+        for node in ast.walk(ast.parse(sources[module])):
+            open_kinds = {"Exception", "NamedTuple", "Protocol", "IntEnum", "Enum", "StrEnum", "KafkaError", "Damage"}
+            if isinstance(node, ast.ClassDef) and not open_kinds & set(base_names(node)):
+                native.add((module, node.name))
+    found = []
+    for module in set(sources) - compiled:
+        tree = ast.parse(sources[module])
+        origin = imported(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found += [f"{module}.{node.name}({b})" for b in base_names(node) if (origin.get(b, ""), b) in native]
+    return sorted(found)
+
+
+def test_the_list_names_modules_in_order() -> None:
+    assert sorted(set(MODULES)) == MODULES
+    for module in MODULES:
+        source(module)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_compiled_module_has_only_what_can_be_compiled(module: str) -> None:
+    assert refused_idioms(source(module)) == []
+    assert late_types(source(module)) == []
+
+
+def test_no_module_asks_for_the_explicit_cause_of_an_error() -> None:
+    """`raise … from error` in compiled code sets only `__context__`."""
+    assert [file.name for file in PACKAGE.rglob("*.py") if ".__cause__" in file.read_text()] == []
+
+
+def test_no_interpreted_class_has_a_compiled_base_class() -> None:
+    files = [*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "compat_tests").rglob("*.py")]
+    sources = {".".join(file.relative_to(ROOT).with_suffix("").parts): file.read_text() for file in files}
+    assert interpreted_subclasses(sources, set(MODULES)) == []
+
+
+def test_the_rules_detect_violations() -> None:
+    for text in (
+        "class A(bytes): ...",
+        "class A(list[str]): ...",
+        "A.__new__(A)",
+        "copy(a)",
+        "exec('a = 1')",
+        "setattr(a, 'b', 1)",
+        "async def f():\n    yield 1",
+    ):
+        assert len(refused_idioms(text)) == 1, text
+    assert refused_idioms("async def f():\n    await g()\nclass A(B): ...\ntuple.__new__(A, (1,))") == []
+    late = "if TYPE_CHECKING:\n    from a import A\n"
+    assert late_types(late + "class B(NamedTuple):\n    a: list[A]\n    b: int") == ["B: A"]
+    assert late_types(late + "class B:\n    b: int\n    def f(self, a: A) -> A: ...") == []
+    sources = {"kpybroker.a": "class A: ...\nclass E(Exception): ...", "b": "from kpybroker.a import A, E\n"}
+    for text, count in (("class B(A): ...", 1), ("class B(A[int]): ...", 1), ("class B(E): ...", 0), ("", 0)):
+        given = {**sources, "b": sources["b"] + text}
+        assert len(interpreted_subclasses(given, {"kpybroker.a"})) == count, text
+    assert interpreted_subclasses({**sources, "b": sources["b"] + "class B(A): ..."}, {"kpybroker.a", "b"}) == []
+
+
+# which build runs
+
+
+def installed(directory: Path, note: str, extensions: list[str]) -> Path:
+    """A small package that decides like kpybroker; its module `hot` is in the list. The extensions are no libraries."""
+    package = directory / "kpybroker"
+    package.mkdir(parents=True)
+    for name in ("__init__.py", "compiled_build.py"):
+        shutil.copy(PACKAGE / name, package)
+    (package / "compiled_modules.txt").write_text("kpybroker.hot\n")
+    (package / "hot.py").write_text("")
+    if note:
+        (package / "build.txt").write_text(note + "\n")
+    for name in extensions:
+        (directory / name).write_bytes(b"no library")
+    return directory
+
+
+def started(directory: Path, **variables: str) -> tuple[str, str]:
+    """What runs, and stderr."""
+    program = "import kpybroker, kpybroker.hot as hot; assert hot.__file__.endswith('.py'); print(kpybroker.BUILD)"
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip(), ran.stderr.strip()
+
+
+def test_without_a_note_the_sources_run(tmp_path: Path) -> None:
+    assert started(installed(tmp_path, "", [])) == ("interpreted", "")
+
+
+def test_a_build_that_was_not_compiled_says_why(tmp_path: Path) -> None:
+    note = "interpreted: no C compiler was found"
+    assert started(installed(tmp_path, note, [])) == (note, "")
+
+
+def test_the_sources_of_a_compiled_build_run_on_request(tmp_path: Path) -> None:
+    tree = installed(tmp_path, "compiled for here", COMPLETE)
+    assert started(tree, KPYBROKER_INTERPRETED="1") == ("interpreted: KPYBROKER_INTERPRETED=1", "")
+
+
+@pytest.mark.parametrize(
+    ("extensions", "why"),
+    [
+        (["kpybroker__mypyc.cpython-27-vax.so", "kpybroker/hot.cpython-27-vax.so"], "no extensions for"),
+        (COMPLETE[1:], "1 of 2 extensions are missing"),
+        (COMPLETE[:1], "1 of 2 extensions are missing"),
+        (COMPLETE, "kpybroker__mypyc"),
+    ],
+    ids=["another Python", "no library", "half", "another processor"],
+)
+def test_a_compiled_build_that_does_not_fit_runs_its_sources_and_says_so(
+    tmp_path: Path, extensions: list[str], why: str
+) -> None:
+    runs, told = started(installed(tmp_path, "compiled for vax", extensions), KPYBROKER_INTERPRETED="0")
+    assert runs.startswith("interpreted: ")
+    assert why in runs
+    assert told == f"kpybroker runs {runs}"
+    assert len(told.splitlines()) == 1
+
+
+# which build is made
+
+
+def test_what_hinders_a_compiled_build_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KPYBROKER_COMPILE", "0")
+    assert why_not() == "KPYBROKER_COMPILE=0"
+    monkeypatch.delenv("KPYBROKER_COMPILE")
+    monkeypatch.setenv("CC", "no-such-compiler -O2")
+    if sys.platform != "win32":
+        assert "no C compiler" in why_not()
+    monkeypatch.setenv("KPYBROKER_COMPILE", "1")
+    assert why_not() == "", "it is tried, and fails with the message of the compiler"
+
+
+def required(hook: str, **variables: str) -> str:
+    """The requirements that the backend names to pip."""
+    program = f"from compiling import backend; print(*backend.{hook}())"
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    return ran.stdout
+
+
+def test_only_a_compiled_build_requires_mypyc() -> None:
+    assert "mypy" in required("get_requires_for_build_wheel", KPYBROKER_COMPILE="1")
+    assert "mypy" not in required("get_requires_for_build_wheel", KPYBROKER_COMPILE="0")
+    assert "mypy" not in required("get_requires_for_build_editable", KPYBROKER_COMPILE="1")
+
+
+def built(directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory)]
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False, env=environment)
+
+
+@pytest.mark.slow
+def test_a_compiler_that_fails_leaves_the_interpreted_build(tmp_path: Path) -> None:
+    ran = built(tmp_path, KPYBROKER_COMPILE="", CC="false")
+    assert ran.returncode == 0, ran.stderr
+    assert [file.name.endswith("-py3-none-any.whl") for file in tmp_path.iterdir()] == [True]
+    assert sum("kpybroker is not compiled: " in line for line in ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_compiler_that_fails_is_an_error_on_request(tmp_path: Path) -> None:
+    ran = built(tmp_path, KPYBROKER_COMPILE="1", CC="false")
+    assert ran.returncode != 0
+    assert "kpybroker could not be compiled: " in ran.stderr
+    assert not list(tmp_path.iterdir())
