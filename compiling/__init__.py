@@ -1,1 +1,1 @@
-"""Builds wheels with modules compiled by mypyc (docs/decisions/0023-a-compiled-build.md)."""
+"""Builds wheels with modules compiled by mypyc (docs/decisions/0025-a-compiled-build.md)."""

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 
 VARIABLE = "KPYBROKER_COMPILE"
-"""1: compile, and fail if that is not possible. 0: do not compile. Unset: compile if that is possible."""
+"""1: compile, and fail if that is not possible. auto: compile if that is possible. Otherwise: do not compile."""
 
 
 def must_compile() -> bool:
@@ -20,8 +20,8 @@ def why_not() -> str:
     """Why this build is not compiled; empty if it is to be tried."""
     if must_compile():
         return ""
-    if os.environ.get(VARIABLE) == "0":
-        return f"{VARIABLE}=0"
+    if os.environ.get(VARIABLE) != "auto":
+        return f"{VARIABLE} is neither 1 nor auto"
     if sys.implementation.name != "cpython":
         return f"mypyc needs CPython, and this is {sys.implementation.name}"
     if not _has_compiler():
