@@ -15,7 +15,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-from compiling.wish import must_compile, why_not
+from compiling.wish import NOT_WANTED, must_compile, why_not
 
 TIMEOUT_S = 1800
 
@@ -33,7 +33,9 @@ class CompilingHook(BuildHookInterface[Any]):
         if why and must_compile():
             raise RuntimeError(f"kpybroker could not be compiled: {why}")
         note = self._directory / "build.txt"
-        if why:
+        if why == NOT_WANTED:
+            note.write_text("interpreted\n")
+        elif why:
             print(f"kpybroker is not compiled: {why}", file=sys.stderr)
             note.write_text(f"interpreted: {why}\n")
         else:

@@ -10,6 +10,8 @@ import sysconfig
 VARIABLE = "KPYBROKER_COMPILE"
 """1: compile, and fail if that is not possible. auto: compile if that is possible. Otherwise: do not compile."""
 
+NOT_WANTED = f"not wanted; set {VARIABLE}=auto to compile"
+
 
 def must_compile() -> bool:
     """Whether a failure of the compiler is an error."""
@@ -21,7 +23,7 @@ def why_not() -> str:
     if must_compile():
         return ""
     if os.environ.get(VARIABLE) != "auto":
-        return f"{VARIABLE} is neither 1 nor auto"
+        return NOT_WANTED
     if sys.implementation.name != "cpython":
         return f"mypyc needs CPython, and this is {sys.implementation.name}"
     if not _has_compiler():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compiling.wish import why_not
+from compiling.wish import NOT_WANTED, why_not
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kpybroker"
@@ -207,7 +207,7 @@ def test_a_compiled_build_that_does_not_fit_runs_its_sources_and_says_so(
 
 def test_what_hinders_a_compiled_build_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KPYBROKER_COMPILE", raising=False)
-    assert why_not() == "KPYBROKER_COMPILE is neither 1 nor auto"
+    assert why_not() == NOT_WANTED
     monkeypatch.setenv("KPYBROKER_COMPILE", "auto")
     monkeypatch.setenv("CC", "no-such-compiler -O2")
     if sys.platform != "win32":
