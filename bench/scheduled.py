@@ -1,4 +1,4 @@
-"""The cost of scheduled delivery: `python -m bench.scheduled` prints the rows of docs/benchmarks.md in Markdown.
+"""The cost of scheduled delivery: `python -m bench.scheduled` prints the rows of a table in Markdown.
 
 Apache Kafka has no scheduled records, so they are compared with a plain topic of the same broker.
 """
