@@ -99,7 +99,7 @@ def cancel(
     """Cancel pending records, so that they are never delivered. Without --execute, only the plan is shown."""
     if bool(records) == (where is not None):
         raise ConfigError("name the records to cancel, or give --where EXPRESSION")
-    wanted, matches = _parsed(records or []), options.filter_of(where)
+    wanted, matches = list(dict.fromkeys(_parsed(records or []))), options.filter_of(where)
 
     async def withdraw(client: Client) -> None:
         pending = await _opened(client, name)
@@ -119,7 +119,7 @@ def cancel(
                     await pending.cancel(each)
                     tell(number, len(late))
         if as_json:
-            rows = [{**_as_json(each), "cancelled": execute and each in late} for each in found]
+            rows = [{**_as_json(each), "cancelled": execute and each.due_ms > now_ms + SOON_MS} for each in found]
             show_json({"executed": execute, "records": rows})
             return
         if late:
