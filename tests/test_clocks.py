@@ -33,6 +33,8 @@ READS_WALL_TIME = {
     "replication/partition/state_log.py": "timestamps of batches",
     "replication/partition/txn_markers.py": "timestamps of markers",
     "machine/runner.py": "times that machines store and return: Moment",
+    "scheduled/leader.py": "when records are due, and timestamps of batches",
+    "scheduled/delivery_logs.py": "how late records are",
     "storage/dirs/cleaner.py": "delete horizons and compaction lags",
     "storage/dirs/formatting.py": "timestamps of snapshots",
     "storage/log/log.py": "segment.ms, expiry of producer ids",
