@@ -69,7 +69,8 @@ class Tools:
 
     def __init__(self) -> None:
         classes = compiled(HERE / "Launcher.java")
-        flags = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UseSerialGC"]
+        # DumpLogSegments holds a record of 10 MB several times, as text.
+        flags = ["-Xmx1g", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UseSerialGC"]
         flags += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-Dkpybroker.log.level=error"]
         self._turn = threading.Lock()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long-lived as the JVM
