@@ -51,7 +51,7 @@ class Writer(threading.Thread):
             try:
                 producer = Confluent().transactional(self._where, self._id, timeout_ms=5000)
             except (Refused, KafkaException):
-                time.sleep(0.1)
+                self._stopped.wait(0.1)
                 continue
             with closing(producer):
                 try:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from compat_tests.changing import until
 from compat_tests.clients import CLIENTS, each_client
 from compat_tests.conftest import MakeTopic, Running, wait_until_led
+from compat_tests.dumps import METADATA
 from compat_tests.java_consumer import JavaConsumer
 from compat_tests.vocabulary import (
     ACKS,
@@ -83,9 +84,11 @@ def message(number: int, delay: bytes = b"700ms") -> Message:
     return Message(b"%d" % number, b"key", headers, 1_700_000_000_000 + number, 0)
 
 
-def read(client: Client, bootstrap: str, topic: str, count: int, **how: str) -> list[Received]:
+def read(
+    client: Client, bootstrap: str, topic: str, count: int, isolation: Isolation = "read_uncommitted"
+) -> list[Received]:
     """The first `count` records of the topic."""
-    consumer = client.consumer(bootstrap, **how)  # type: ignore[arg-type]
+    consumer = client.consumer(bootstrap, isolation=isolation)
     found: list[Received] = []
     with closing(consumer):
         consumer.assign({(topic, 0): "earliest"})
@@ -219,9 +222,11 @@ def test_pending_records_outlive_apache_kafka() -> None:
         with closing(producer):
             send_all(producer, "later", [message(1), message(EVERY * 5, b"1h")])
         # so many changes that Apache Kafka writes a snapshot of the metadata, without settings that it does not know
+        metadata = home.directory / "data" / METADATA
+        before = set(metadata.glob("*.checkpoint"))
         for done in admin.create_topics([NewTopic(f"other-{number}", 1, 1) for number in range(200)]).values():
             done.result(60)
-        time.sleep(3)
+        until(lambda: set(metadata.glob("*.checkpoint")) - before, "Apache Kafka has written a snapshot")
         entries = CLIENTS[0].consumer(home.bootstrap, isolation="read_committed")
         with closing(entries):
             entries.assign({("__scheduled.later", 0): "earliest"})

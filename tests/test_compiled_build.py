@@ -66,11 +66,11 @@ def late_types(text: str) -> list[str]:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             late |= {alias.name for each in node.body if isinstance(each, ast.ImportFrom) for alias in each.names}
     found = []
-    for node in ast.walk(tree):
-        for declared in node.body if isinstance(node, ast.ClassDef) else []:
+    for node in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)):
+        for declared in node.body:
             if isinstance(declared, ast.AnnAssign):
                 names = {each.id for each in ast.walk(declared.annotation) if isinstance(each, ast.Name)}
-                found += [f"{node.name}: {name}" for name in sorted(names & late)]  # type: ignore[attr-defined]
+                found += [f"{node.name}: {name}" for name in sorted(names & late)]
     return found
 
 
