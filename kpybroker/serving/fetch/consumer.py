@@ -17,6 +17,7 @@ from kpybroker.wire.rpc.fetch import AbortedTransaction, PartitionData
 if TYPE_CHECKING:
     from kpybroker.replication.partition.partition import Partition
     from kpybroker.replication.partition.sessions import Want
+    from kpybroker.storage.log.log import Log
 
 READ_COMMITTED = 1
 FOLLOWERS_SERVE = 11
@@ -74,6 +75,22 @@ class ConsumerView(View):
         except (KafkaError, Damage) as error:
             return self.refuse(want, error)
         return row, None, False
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the Fetch reads only committed records of transactions."""
+        return self.request.isolation_level == READ_COMMITTED
+
+    def empty_row(self, want: Want, storage: Log) -> PartitionData:
+        """A row with the offsets of the log, without records."""
+        return PartitionData(
+            partition_index=want.index,
+            high_watermark=storage.high_watermark,
+            last_stable_offset=storage.last_stable,
+            log_start_offset=storage.start,
+            aborted_transactions=[] if self.is_committed else None,
+            records=b"",
+        )
 
     def hosted(self, topic: str, index: int) -> Partition:
         hosting = self.broker.replication.hosting

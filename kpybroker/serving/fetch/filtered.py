@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.replication.partition.stretches import Scanned
-from kpybroker.serving.fetch.consumer import READ_COMMITTED, ConsumerView
+from kpybroker.serving.fetch.consumer import ConsumerView
 from kpybroker.serving.fetch.many import LookedAt, ManyFetchReply
 from kpybroker.serving.fetch.nearby import nearest
 from kpybroker.serving.fetch.scan import Limits, Scan
@@ -73,25 +73,13 @@ class FilteredView(ConsumerView):
         if want.leader_epoch != -1:
             partition.check_epoch(want.leader_epoch)
         storage = partition.log
-        row = PartitionData(
-            partition_index=want.index,
-            high_watermark=storage.high_watermark,
-            last_stable_offset=storage.last_stable,
-            log_start_offset=storage.start,
-            aborted_transactions=[] if self.is_committed else None,
-            records=b"",
-        )
+        row = self.empty_row(want, storage)
         if not storage.start <= want.fetch_offset <= storage.end:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if self.request.rack_id and self.broker.config.is_rack_aware:
             found = nearest(self.broker, partition, want.fetch_offset, self.request.rack_id, self.call.listener)
             row.preferred_read_replica = -1 if found is None else found
         return row, partition, self.upper(partition)
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether the Fetch reads only committed records of transactions."""
-        return self.request.isolation_level == READ_COMMITTED
 
     def watch(self, reply: Waiter) -> None:
         self._reply = reply

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from kpybroker.errors import KafkaError
 from kpybroker.metadata.whereabouts import endpoints
-from kpybroker.serving.fetch.consumer import READ_COMMITTED, ConsumerView
+from kpybroker.serving.fetch.consumer import ConsumerView
 from kpybroker.serving.fetch.view import Looked
-from kpybroker.wire.rpc.fetch import PartitionData
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
@@ -31,16 +30,8 @@ class NearbyView(ConsumerView):
             return super().look(want, room_bytes, is_first=is_first)
         partition = want.partition
         assert partition is not None, "it was found"
-        storage = partition.log
-        row = PartitionData(
-            partition_index=want.index,
-            high_watermark=storage.high_watermark,
-            last_stable_offset=storage.last_stable,
-            log_start_offset=storage.start,
-            aborted_transactions=[] if self.request.isolation_level == READ_COMMITTED else None,
-            preferred_read_replica=nearest,
-            records=b"",
-        )
+        row = self.empty_row(want, partition.log)
+        row.preferred_read_replica = nearest
         return row, None, True
 
     def _nearest(self, want: Want) -> int | None:
