@@ -7,6 +7,7 @@ from typing import Any
 
 from kpybroker.broker.background import BackgroundTasks
 from kpybroker.broker.coordinators import Coordinators
+from kpybroker.broker.empty_partitions import EmptyPartitions
 from kpybroker.broker.membership import Membership
 from kpybroker.broker.metadata_view import MetadataView
 from kpybroker.broker.node_storage import NodeStorage
@@ -69,6 +70,7 @@ class Broker:
             lambda: metadata.image,
             lambda: self.quorum.voters.ids,
         )
+        self.empty_partitions = EmptyPartitions(metadata, self.replication.hosting, membership.channel.ask)
         self.coordinators = Coordinators(
             world,
             metadata,
@@ -161,6 +163,10 @@ class Broker:
         begin(
             "retention and checkpoints",
             retain_and_checkpoint(self.world, self.config, replication.hosting, log_dirs),
+        )
+        begin(
+            "the report of empty partitions",
+            self.empty_partitions.run(self.config.log_retention_check_interval_ms / 1000),
         )
         begin("the check for lagging followers", replication.replicas.watch_followers())
         begin("the moves between log directories", replication.replicas.moves.run())

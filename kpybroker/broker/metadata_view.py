@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from kpybroker.broker.closed_partitions import ClosedPartitions
 from kpybroker.call import Answers
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.config.delivery_keys import SCHEDULED
@@ -18,7 +19,7 @@ from kpybroker.metadata.whereabouts import Leader
 from kpybroker.security.audit import Json
 from kpybroker.security.authorizer import Authorizer
 from kpybroker.security.standard_authorizer import StandardAuthorizer
-from kpybroker.topics import delivery_log_of, is_internal
+from kpybroker.topics import TopicPartition, delivery_log_of, is_internal
 
 
 class MetadataView:
@@ -42,6 +43,7 @@ class MetadataView:
                 now=asyncio.get_running_loop().time,
                 wording=Json(wall_ms) if config.audit_format == JSON else None,
             )
+        self.closed = ClosedPartitions()
         self._departed = whereabouts.Departed()
 
     @property
@@ -53,9 +55,11 @@ class MetadataView:
         """Adopt a new Image. Its settings take effect with `dynamic.follow`."""
         self.image = new
         if self.standard_authorizer is not None:
-            self.standard_authorizer.follow(new.acls)
+            self.standard_authorizer.follow(new.acls, new.retired_topics)
         self.answers.clear()
-        self._departed.follow(old, new, asyncio.get_running_loop().time())
+        now_s = asyncio.get_running_loop().time()
+        self.closed.follow(new, now_s)
+        self._departed.follow(old, new, now_s)
 
     def log_settings(self, topic: str) -> LogSettings:
         """The settings of a topic's logs."""
@@ -70,12 +74,17 @@ class MetadataView:
         topic = self.image.topic_by_id(topic_id)
         return None if topic is None else topic.name
 
-    def kept_in(self, topic: str) -> str:
-        """The topic whose partitions have the records: the source of a view, otherwise the topic itself."""
+    def kept_in(self, topic: str, index: int) -> TopicPartition:
+        """The partition that has the records of a partition: for a view, that of its source, and for retired
+        partitions, that of the topic; otherwise the partition itself."""
         image = self.image
-        if not image.views or (view := image.view(topic)) is None:
-            return topic
-        return view.source
+        if image.views and (view := image.view(topic)) is not None:
+            return view.source, index
+        return image.stored_as(topic, index)
+
+    def is_closed(self, topic: str, index: int) -> bool:
+        """Whether a retired partition accepts no more records."""
+        return self.closed.has(topic, index, asyncio.get_running_loop().time())
 
     def partition_count(self, topic: str, when_created: int) -> int:
         """The number of partitions of a topic; `when_created` if the topic does not exist yet."""

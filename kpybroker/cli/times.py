@@ -33,11 +33,19 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
             midnight = datetime.fromtimestamp(now_ms / 1000).replace(hour=0, minute=0, second=0, microsecond=0)
             return round((midnight - timedelta(days=text == "yesterday")).timestamp() * 1000)
         if AGO.fullmatch(text):
-            ago = sum(int(count) * UNIT_MS[unit] for count, unit in re.findall(r"(\d+)(ms|[smhdw])", text))
-            return max(0, now_ms - ago)
+            return max(0, now_ms - parse_span(text))
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise ConfigError(f"cannot read the time {text!r}: write {TIME_HELP}") from None
+
+
+def parse_span(text: str) -> int:
+    """The milliseconds of a time span such as `5m` or `1h30m`, or a number of milliseconds. Raises ConfigError."""
+    if text.isascii() and text.isdigit() and len(text) < 16:
+        return int(text)
+    if AGO.fullmatch(text) is None:
+        raise ConfigError(f"cannot read the time span {text!r}: write 30s, 10m, 1h30m, or milliseconds")
+    return sum(int(count) * UNIT_MS[unit] for count, unit in re.findall(r"(\d+)(ms|[smhdw])", text))
 
 
 def when(timestamp_ms: int) -> str:

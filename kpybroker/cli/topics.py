@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,9 +11,12 @@ import typer
 from kpybroker.cli import configs, options, trimming
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.show import remark, show_json, show_line, show_table
+from kpybroker.cli.times import parse_span
 from kpybroker.client.client import EARLIEST, LATEST, Client, CommandFailed, check
+from kpybroker.config.partition_keys import GRACE, IN_USE
 from kpybroker.config.view_keys import VIEW_OF, VIEW_WHERE
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.metadata.retirements import retired_name
 from kpybroker.similar_names import nearest_name
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.rpc import (
@@ -330,7 +333,17 @@ def alter(
             metavar="N",
             min=1,
             max=PARTITIONS_MAX,
-            help="The new number of partitions, which can only grow.",
+            help="The new number of partitions. If it is lower, the last ones are retired: their records are in the "
+            "topic TOPIC.retired until retention has deleted them.",
+        ),
+    ] = None,
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            "--grace",
+            metavar="TIME",
+            help="For how long retired partitions still accept records, from producers that do not know it yet: "
+            "30s, 1h (default: 10m).",
         ),
     ] = None,
     settings: Settings = None,
@@ -342,26 +355,42 @@ def alter(
     timeout: options.Timeout = None,
     as_json: options.Json = False,
 ) -> None:
-    """Add partitions to a topic, or change its settings."""
+    """Change the number of partitions of a topic, or its settings."""
     changes = [
         AlterableConfig(name=key, config_operation=configs.SET, value=value) for key, value in _settings(settings)
     ] + [AlterableConfig(name=key, config_operation=configs.DELETE, value=None) for key in unset or []]
     if partitions is None and not changes:
         raise ConfigError("nothing to alter: give --partitions, --set or --unset")
+    grace_ms = None if grace is None else parse_span(grace)
 
     async def change(client: Client) -> None:
-        topic = (await client.existing([name]))[name]
-        if changes:
-            await configs.alter(client, configs.Resource(configs.TOPIC, name), changes)
-        if partitions is not None:
+        before = len((await client.existing([name]))[name].partitions)
+        fewer = partitions is not None and partitions < before
+        if grace_ms is not None and not fewer:
+            raise ConfigError("--grace is for fewer partitions: give --partitions with a lower number")
+        wanted = [*changes, *(_fewer_partitions(partitions, grace_ms) if partitions is not None and fewer else ())]
+        if wanted:
+            await configs.alter(client, configs.Resource(configs.TOPIC, name), wanted)
+        if partitions is not None and not fewer:
             await _add_partitions(client, name, partitions)
         if as_json:
-            count = len(topic.partitions) if partitions is None else partitions
+            count = before if partitions is None else partitions
             show_json({"topic": name, "partitions": count, "settings": await _settings_of(client, name)})
-        else:
-            show_line(f"altered {name}")
+            return
+        show_line(f"altered {name}")
+        if fewer:
+            remark(
+                f"the records of the retired partitions are in {retired_name(name)}, until retention has deleted them"
+            )
 
     options.run(change)
+
+
+def _fewer_partitions(count: int, grace_ms: int | None) -> Iterator[AlterableConfig]:
+    """The settings with which a topic has fewer partitions."""
+    yield AlterableConfig(name=IN_USE, config_operation=configs.SET, value=str(count))
+    if grace_ms is not None:
+        yield AlterableConfig(name=GRACE, config_operation=configs.SET, value=str(grace_ms))
 
 
 async def _add_partitions(client: Client, name: str, count: int) -> None:

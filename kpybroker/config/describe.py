@@ -11,6 +11,7 @@ from kpybroker.config.broker_keys import BROKER_KEYS, BROKER_SYNONYMS, CHANGEABL
 from kpybroker.config.documentation import documentation
 from kpybroker.config.effect import without_prefix
 from kpybroker.config.key import ConfigKey, Mode
+from kpybroker.config.partition_keys import EMPTY, PARTITION_KEYS
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
 from kpybroker.config.view_keys import VIEW_KEYS, VIEW_OF
 
@@ -105,10 +106,11 @@ def _describe_topic(layers: BrokerLayers, overrides: Mapping[str, str]) -> Seque
         value = overrides.get(key.name, layers.config.topic_default(key.name))
         source = synonyms[0].source if synonyms else Source.DEFAULT_CONFIG
         entries.append(_entry(key, value, source, synonyms, read_only=False))
-    for name, key in VIEW_KEYS.items():
+    for name, key in (*VIEW_KEYS.items(), *PARTITION_KEYS.items()):
         if name in overrides:
             synonyms = [Synonym(name, overrides[name], Source.DYNAMIC_TOPIC_CONFIG)]
-            entries.append(_entry(key, overrides[name], synonyms[0].source, synonyms, read_only=name == VIEW_OF))
+            read_only = name in (VIEW_OF, EMPTY)
+            entries.append(_entry(key, overrides[name], synonyms[0].source, synonyms, read_only=read_only))
     return entries
 
 

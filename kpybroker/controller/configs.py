@@ -14,12 +14,13 @@ from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.dynamic import usable, why_unusable
 from kpybroker.config.effect import key_of
 from kpybroker.config.key import ConfigKey, Kind, Mode
+from kpybroker.config.partition_keys import PARTITION_KEYS
 from kpybroker.config.properties import did_you_mean
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
 from kpybroker.config.view_keys import VIEW_KEYS
-from kpybroker.controller import delivery_logs
+from kpybroker.controller import delivery_logs, retirements
 from kpybroker.controller.commands import (
     AlterConfigs,
     AlterOp,
@@ -56,7 +57,10 @@ MATCH_FIELDS = frozenset(
     }
 )
 NO_SETTINGS: Mapping[str, str] = {}
-LISTS: Mapping[int, Mapping[str, ConfigKey]] = {ResourceType.TOPIC: TOPIC_KEYS, ResourceType.BROKER: CHANGEABLE_KEYS}
+LISTS: Mapping[int, Mapping[str, ConfigKey]] = {
+    ResourceType.TOPIC: {**TOPIC_KEYS, **PARTITION_KEYS},
+    ResourceType.BROKER: CHANGEABLE_KEYS,
+}
 """The settings among which lists can be appended to; as in Apache Kafka, those of client metrics are no lists here."""
 NODE_ID = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 PER_LISTENER_ONLY = re.compile(r"ssl\.(key|keystore|truststore)\.")
@@ -109,7 +113,12 @@ def _alter(
                 results.append(ConfigResult(kind, name))
                 continue
             current = state.config(kind, name)
-            wanted = change_of(resource)(current)
+            if kind == ResourceType.TOPIC:
+                wanted = change_of(resource)({**current, **retirements.settings_of(state, name)})
+                resized = retirements.changed(state, config, name, wanted)
+                wanted = retirements.other_settings(wanted)
+            else:
+                wanted, resized = change_of(resource)(current), []
             if state.features.get(ELR_FEATURE, 0):
                 _check_min_isr(resource, current, wanted)
             _check_settings(config, kind, name, wanted, current)
@@ -121,7 +130,7 @@ def _alter(
             if kind == ResourceType.BROKER:
                 check_doors(state, config, name, wanted, host)
             changes = _difference(kind, name, current, wanted)
-            records.extend(changes)
+            records.extend((*changes, *resized))
             if kind == ResourceType.TOPIC:
                 records.extend(_delivery_log(state, config, random, name, wanted))
             is_brokers_own = kind == ResourceType.BROKER and name
@@ -242,7 +251,7 @@ def _check_resource(state: ControllerState, kind: int, name: str) -> None:
         reason = invalid_topic_name(name)
         if reason is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
-        if name not in state.topics and name not in state.views:
+        if name not in state.views and state.topic(name) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     elif kind == ResourceType.BROKER:
         _check_broker_name(name)

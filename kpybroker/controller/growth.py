@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from kpybroker.config import BrokerConfig
-from kpybroker.controller import delivery_logs
+from kpybroker.controller import delivery_logs, retirements
 from kpybroker.controller.assignments import check_assignments, new_partition, place, wrong_assignment
 from kpybroker.controller.commands import CreatePartitions, NewPartitions, TopicResult
 from kpybroker.controller.internal_topics import check_growth
@@ -68,15 +68,24 @@ def _grow(state: ControllerState, random: Random, topic: NewPartitions) -> list[
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     check_growth(topic.name)
     delivery_logs.check_growth(topic.name)
-    now = len(known.partitions)
-    if topic.total == now:
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {now} partition(s).")
-    if topic.total < now:
+    now, retirement = len(known.partitions), state.retirement(topic.name)
+    in_use = now if retirement is None else retirement.in_use
+    if topic.total == in_use:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {in_use} partition(s).")
+    if topic.total < in_use:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {topic.name} currently has {now} partition(s); {topic.total} would not be an increase.",
+            f"The topic {topic.name} currently has {in_use} partition(s); {topic.total} would not be an increase.",
         )
+    if retirement is not None and topic.assignments is not None:
+        raise wrong_assignment(
+            f"{now - in_use} retired partition(s) of {topic.name} come back first, and keep their replicas; leave the "
+            "assignments out."
+        )
+    returned = retirements.grown(state, known, topic.total)
     added = topic.total - now
+    if added <= 0:
+        return returned
     first = known.partitions[0]
     replication_factor = len(first.replicas) - len(first.removing_replicas)
     if topic.assignments is None:
@@ -90,4 +99,4 @@ def _grow(state: ControllerState, random: Random, topic: NewPartitions) -> list[
         placed = list(topic.assignments)
         check_assignments(state, placed, replication_factor=replication_factor, first_partition=now)
     records = [new_partition(state, known.topic_id, index, replicas) for index, replicas in enumerate(placed, now)]
-    return records + delivery_logs.grown(state, topic.name, placed)
+    return returned + records + delivery_logs.grown(state, topic.name, placed)

@@ -28,12 +28,12 @@ def alter_reassignments(
     state: ControllerState, rules: Rules, command: AlterReassignments
 ) -> tuple[list[Any], list[PartitionResult]]:
     """Decide on each partition separately."""
-    named = Counter((asked.topic, asked.partition) for asked in command.reassignments)
+    named = Counter(state.stored_as(asked.topic, asked.partition) for asked in command.reassignments)
     records: list[Any] = []
     results = []
     for asked in command.reassignments:
         try:
-            if named[asked.topic, asked.partition] > 1:
+            if named[state.stored_as(asked.topic, asked.partition)] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition is named twice.")
             record = _move(state, rules, asked, command.allow_replication_factor_change)
         except KafkaError as refusal:
@@ -46,10 +46,11 @@ def alter_reassignments(
 
 
 def _move(state: ControllerState, rules: Rules, asked: Reassignment, may_change_factor: bool) -> Any | None:
-    topic = state.topic(asked.topic)
+    name, index = state.stored_as(asked.topic, asked.partition)
+    topic = state.topic(name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {asked.topic}.")
-    partition = topic.partitions.get(asked.partition)
+    partition = topic.partitions.get(index)
     if partition is None:
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {asked.topic}:{asked.partition}."
@@ -59,7 +60,7 @@ def _move(state: ControllerState, rules: Rules, asked: Reassignment, may_change_
     else:
         _check_target(state, partition, asked.replicas, may_change_factor)
         wanted = _towards(partition, asked.replicas)
-    return PartitionChange(state, rules, topic, state.active).record(asked.partition, wanted)
+    return PartitionChange(state, rules, topic, state.active).record(index, wanted)
 
 
 def _check_target(
@@ -127,13 +128,17 @@ def list_reassignments(
 ) -> tuple[list[Any], list[OngoingReassignment]]:
     """The reassignments in progress; unknown partitions are skipped."""
     found = []
-    for name, index in asked_partitions(state, command.partitions):
+    for asked in asked_partitions(state, command.partitions):
+        name, index = state.stored_as(*asked)
         topic = state.topics.get(name)
         partition = None if topic is None else topic.partitions.get(index)
         if partition is not None and (partition.adding_replicas or partition.removing_replicas):
             found.append(
                 OngoingReassignment(
-                    name, index, partition.replicas, partition.adding_replicas, partition.removing_replicas
+                    *state.shown_as(name, index),
+                    partition.replicas,
+                    partition.adding_replicas,
+                    partition.removing_replicas,
                 )
             )
     return [], found

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kpybroker.metadata.parts import Replaying
+from kpybroker.metadata.retirements import Retirement, topic_of_retired
 from kpybroker.metadata.topics import TOPICS, PartitionImage
+from kpybroker.topics import TopicPartition
 
 
 @dataclass(slots=True)
@@ -47,12 +49,37 @@ class ControllerState(Replaying):
         return normal.lower() if self.folds_case else normal
 
     def topic(self, name: str) -> TopicState | None:
-        """The topic; None if there is none. Raises INVALID_TOPIC_EXCEPTION for a view, which has no partitions of its
-        own."""
+        """The topic; None if there is none. Raises INVALID_TOPIC_EXCEPTION for a view or for retired partitions, which
+        are no topics of their own."""
         found = self.topics.get(name)
-        if found is None and name in self.views:
-            raise self.views[name].refusal()
+        if found is None:
+            shown = self.views.get(name) or self.retired(name)
+            if shown is not None:
+                raise shown.refusal()
         return found
+
+    def retirement(self, topic: str) -> Retirement | None:
+        """The retired partitions of a topic; None if it has none."""
+        found, known = self.retirements.get(topic), self.topics.get(topic)
+        return found if found and known is not None and found.fits(known.topic_id, len(known.partitions)) else None
+
+    def retired(self, name: str) -> Retirement | None:
+        """The retired partitions with this name, even if they are empty and not shown; None if there are none."""
+        topic = topic_of_retired(name)
+        return None if topic is None else self.retirement(topic)
+
+    def stored_as(self, topic: str, index: int) -> TopicPartition:
+        """The partition of a topic that a partition is as clients name it. It is another one only for retired
+        partitions."""
+        retirement = None if topic in self.topics or topic in self.views else self.retired(topic)
+        return (topic, index) if retirement is None else retirement.stored_as(index)
+
+    def shown_as(self, topic: str, index: int) -> TopicPartition:
+        """The inverse of `stored_as`."""
+        retirement = self.retirement(topic)
+        if retirement is None or index < retirement.in_use:
+            return topic, index
+        return retirement.name, retirement.mirrored(index)
 
     def active(self, node_id: int) -> bool:
         """Whether a broker is registered, not fenced and not shutting down: it may lead, and may be assigned

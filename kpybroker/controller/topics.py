@@ -9,7 +9,7 @@ from typing import Any
 
 from kpybroker.config import BrokerConfig
 from kpybroker.config.resource_type import ResourceType
-from kpybroker.controller import delivery_logs
+from kpybroker.controller import delivery_logs, retirements
 from kpybroker.controller.assignments import check_assignments, new_partition, place
 from kpybroker.controller.commands import (
     ZERO_UUID,
@@ -87,6 +87,7 @@ def _create(
         made.views += 1
         made.records.append(record)
         return result
+    retirements.check_new(topic)
     settings = made.settings.get(topic.configs)
     if settings is None:
         settings = made.settings[topic.configs] = _settings(config, topic)
@@ -133,6 +134,10 @@ def _check_name(state: ControllerState, name: str, made: _Made) -> None:
     delivery_logs.check_not_reserved(name)
     if name in state.topics or name in state.views:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    if (retirement := state.retired(name)) is not None:
+        raise KafkaError(
+            ErrorCode.TOPIC_ALREADY_EXISTS, f"'{name}' is the name of the retired partitions of '{retirement.topic}'."
+        )
     normal = state.normal_name(name)
     other = state.normal_names.get(normal) or made.normal_names.get(normal)
     if state.folds_case and name not in INTERNAL_NAMES:
@@ -225,6 +230,7 @@ def delete_topics(
                 records += [view.removal() for view in views_of(state, topic_name)]
                 records.append(stored.RemoveTopicRecord(topic_id=found_id))
                 records += delivery_logs.removed(state, topic_name)
+                records += retirements.removed(state, topic_name)
             else:
                 records.append(state.views[topic_name].removal())
             results.append(TopicResult(topic_name, found_id))
@@ -247,6 +253,12 @@ def _find(state: ControllerState, name: str | None, topic_id: bytes) -> tuple[st
             return name, state.topics[name].topic_id
         if name in state.views:  # its source may be missing
             return name, dict(shown_views(state)).get(name, ZERO_UUID)
+        if (retirement := state.retired(name)) is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{name} has the retired partitions of {retirement.topic}: delete their records with DeleteRecords, or "
+                f"delete {retirement.topic}.",
+            )
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     if topic_id == ZERO_UUID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")

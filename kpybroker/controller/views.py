@@ -12,7 +12,8 @@ from kpybroker.config.view_keys import VIEW_KEYS, VIEW_OF, VIEW_WHERE
 from kpybroker.controller.commands import NewTopic, TopicResult
 from kpybroker.controller.state import ControllerState
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
-from kpybroker.metadata.views import VIEWS_MAX, TopicView, view_id
+from kpybroker.metadata.own_settings import derived_id
+from kpybroker.metadata.views import VIEWS_MAX, TopicView
 from kpybroker.topics import is_internal
 from kpybroker.wire.records.record_filter import parse_filter
 
@@ -54,7 +55,7 @@ def create_view(state: ControllerState, topic: NewTopic, views: int) -> tuple[An
     view = TopicView(topic.name, source, where)
     result = TopicResult(
         view.name,
-        view_id(known.topic_id, view.name),
+        derived_id(known.topic_id, view.name),
         num_partitions=partitions,
         replication_factor=factor,
         configs=view.settings,
@@ -108,7 +109,7 @@ def shown_views(state: ControllerState) -> Iterator[tuple[str, bytes]]:
     for name, view in state.views.items():
         source = state.topics.get(view.source)
         if source is not None and name not in state.topics:
-            yield name, view_id(source.topic_id, name)
+            yield name, derived_id(source.topic_id, name)
 
 
 def _wrong(reason: str) -> KafkaError:

@@ -111,8 +111,8 @@ def _unfit(broker: Broker, places: list[TopicPartition], *, may_be_internal: boo
         if place[0] in INTERNAL_TOPICS and not may_be_internal:
             codes[place] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif not has_partition(broker.metadata.image, *place):
-            is_view = broker.metadata.image.view(place[0]) is not None
-            codes[place] = ErrorCode.INVALID_TOPIC_EXCEPTION if is_view else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            shown = broker.metadata.image.read_only(place[0])
+            codes[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if shown is None else ErrorCode.INVALID_TOPIC_EXCEPTION
     if not codes:
         return {}
     return {place: codes.get(place, ErrorCode.OPERATION_NOT_ATTEMPTED) for place in places}

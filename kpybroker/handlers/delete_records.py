@@ -57,7 +57,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 async def _delete(broker: Broker, topic: str, ask: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     try:
-        partition = broker.replication.hosting.leads(topic, ask.partition_index)
+        partition = broker.replication.hosting.leads(*broker.metadata.image.stored_as(topic, ask.partition_index))
         storage = partition.log
         if partition.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}.")

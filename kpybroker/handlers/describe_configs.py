@@ -93,7 +93,9 @@ def _describe(broker: Broker, kind: int, name: str) -> Sequence[Described]:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
             if image.topic(name) is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            overrides = image.config(ResourceType.TOPIC, name)
+            overrides = dict(image.config(ResourceType.TOPIC, image.stored_as(name, 0)[0]))
+            if (retirement := image.retirement(name)) is not None:
+                overrides |= retirement.settings
             if (view := image.view(name)) is not None:
                 overrides = {**image.config(ResourceType.TOPIC, view.source), **view.settings}
             return describe_topic(broker.config, overrides)

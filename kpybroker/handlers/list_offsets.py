@@ -66,7 +66,7 @@ async def _answer(
     broker: Broker, call: Call, request: Request, topic: str, ask: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     try:
-        partition = broker.replication.hosting.leads(broker.metadata.kept_in(topic), ask.partition_index)
+        partition = broker.replication.hosting.leads(*broker.metadata.kept_in(topic, ask.partition_index))
         partition.check_epoch(ask.current_leader_epoch)
         timestamp, offset, epoch = await _look_up(broker, partition, call, request, ask.timestamp)
     except KafkaError as refusal:

@@ -23,7 +23,7 @@ from kpybroker.wire.rpc.offset_commit import (
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
-    from kpybroker.metadata.image import TopicImage
+    from kpybroker.metadata.image import OffsetsOf
 
 GROUP_ID_NOT_FOUND_SINCE = 9
 TOPIC_IDS_SINCE = 10
@@ -42,11 +42,12 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     async for topic in turns.through(request.topics):
         image = broker.metadata.image.topic_by_id(topic.topic_id) if by_id else broker.metadata.image.topic(topic.name)
         told = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[])
+        place = None if image is None else broker.metadata.image.offsets_of(image)
         for some in slices(topic.partitions):
-            answered, commits, accepted = _sort(some, image, by_id)
+            answered, commits, accepted = _sort(some, place, by_id)
             told.partitions += answered
-            if image is not None and commits:
-                known.append((image.name, image.id, commits))
+            if place is not None and commits:
+                known.append((place.topic, place.topic_id, commits))
                 answers += accepted
             if len(answers) >= SLICE:
                 await _commit(broker, call, request, known, answers)
@@ -99,20 +100,20 @@ async def _commit(
 
 
 def _sort(
-    asked: Sequence[OffsetCommitRequestPartition], image: TopicImage | None, by_id: bool
+    asked: Sequence[OffsetCommitRequestPartition], place: OffsetsOf | None, by_id: bool
 ) -> tuple[list[OffsetCommitResponsePartition], list[PartitionCommit], list[OffsetCommitResponsePartition]]:
     """The response rows of a topic's partitions, the commits for existing partitions, and the rows of those commits."""
-    unknown = ErrorCode.UNKNOWN_TOPIC_ID if image is None and by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    partitions = 0 if image is None else len(image.partitions)
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if place is None and by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     answered, commits, accepted = [], [], []
     for each in asked:
         answer = OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=unknown)
         answered.append(answer)
-        if 0 <= each.partition_index < partitions:
+        index = None if place is None else place.stored(each.partition_index)
+        if index is not None:
             accepted.append(answer)
             commits.append(
                 PartitionCommit(
-                    each.partition_index,
+                    index,
                     each.committed_offset,
                     each.committed_leader_epoch,
                     each.committed_metadata or "",

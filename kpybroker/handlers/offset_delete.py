@@ -17,18 +17,20 @@ from kpybroker.wire.rpc.offset_delete import (
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
+    from kpybroker.metadata.image import OffsetsOf
 
 
 async def handle(broker: Broker, call: Call, request: Request) -> Response:
     """Return an error code for each partition. A missing offset is not an error."""
     known: dict[str, set[int]] = {}
+    places: dict[str, OffsetsOf | None] = {}
     turns = Turns(broker.long_work)
     async for topic in turns.through(request.topics):
         image = broker.metadata.image.topic(topic.name)
-        there = range(0 if image is None else len(image.partitions))
-        known.setdefault(topic.name, set()).update(
-            each.partition_index for each in topic.partitions if each.partition_index in there
-        )
+        place = places[topic.name] = None if image is None else broker.metadata.image.offsets_of(image)
+        if place is not None:
+            stored = (place.stored(each.partition_index) for each in topic.partitions)
+            known.setdefault(place.topic, set()).update(index for index in stored if index is not None)
     command = DeleteOffsets(request.group_id, [(topic, sorted(partitions)) for topic, partitions in known.items()])
     try:
         subscribed = await broker.coordinators.groups.runner(request.group_id).ask(
@@ -38,9 +40,10 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         return Response(error_code=refusal.code)
 
     def code(topic: str, partition: int) -> ErrorCode:
-        if partition not in known[topic]:
+        place = places[topic]
+        if place is None or place.stored(partition) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE
+        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if place.topic in subscribed else ErrorCode.NONE
 
     return Response(
         topics=[

@@ -11,7 +11,7 @@ deleted topic are not returned, even if a new topic has the same name.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
@@ -33,6 +33,7 @@ from kpybroker.wire.rpc.offset_fetch import (
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
     from kpybroker.groups.offsets.offsets import Shown
+    from kpybroker.metadata.image import Image
 
 TOP_LEVEL_ERROR_SINCE = 2
 MANY_GROUPS_SINCE = 8
@@ -77,15 +78,13 @@ async def _group(
             command = FetchOffsets(who[0], None, *who[1:], require_stable)
             found = await runner.ask(command, broker.config.request_timeout_ms)
             async for name, offsets in turns.through(found):
-                topic = _topic(broker, name, offsets)
-                if topic.partitions:
-                    answer.topics.append(topic)
+                answer.topics += [topic for topic in _all_of(broker, name, offsets) if topic.partitions]
                 turns.add(len(offsets))
             return answer
         await _name_once(asked.topics, turns)
         wanted = [(_name(broker, each, by_id), each) async for each in turns.through(asked.topics)]
         found = []
-        known = ((name, each.partition_indexes) for name, each in wanted if name is not None)
+        known = (_stored(broker, name, each.partition_indexes) for name, each in wanted if name is not None)
         for number, some in enumerate(partitions_in_slices(known)):
             if number:
                 await turns.turn()
@@ -116,7 +115,7 @@ def _told(
         offsets = list(offsets)
         while len(offsets) < len(asked.partition_indexes):
             offsets += next(pieces)[1]
-    topic = _topic(broker, name, offsets, all_asked=True)
+    topic = _topic(broker.metadata.image, name, offsets, all_asked=True)
     if not by_id:
         topic.topic_id = NO_TOPIC_ID
     return topic
@@ -138,20 +137,45 @@ def _name(broker: Broker, asked: OffsetFetchRequestTopics, by_id: bool) -> str |
     return None if topic is None else topic.name
 
 
+def _stored(broker: Broker, name: str, indexes: Sequence[int]) -> tuple[str, Sequence[int]]:
+    """The topic under which the offsets of a topic are stored, and the indexes there."""
+    image = broker.metadata.image
+    topic = image.topic(name) if image.retirements else None
+    if topic is None:
+        return name, indexes
+    place = image.offsets_of(topic)
+    return place.topic, [place.shown(index) for index in indexes]
+
+
+def _all_of(broker: Broker, name: str, offsets: list[tuple[int, Shown]]) -> Iterator[OffsetFetchResponseTopics]:
+    """The row of a topic, and that of its retired partitions if they are shown."""
+    image = broker.metadata.image
+    retirement = image.retirement(name)
+    if retirement is None:
+        yield _topic(image, name, offsets)
+        return
+    yield _topic(image, name, [each for each in offsets if each[0] < retirement.in_use])
+    if image.retired(retirement.name) is not None:
+        yield _topic(image, retirement.name, [each for each in offsets if each[0] >= retirement.in_use])
+
+
 def _topic(
-    broker: Broker, name: str, offsets: list[tuple[int, Shown]], *, all_asked: bool = False
+    image: Image, name: str, offsets: list[tuple[int, Shown]], *, all_asked: bool = False
 ) -> OffsetFetchResponseTopics:
-    """The row of the current topic with this name. Partitions without an offset are omitted unless `all_asked`."""
-    image = broker.metadata.image.topic(name)
-    topic_id = NO_TOPIC_ID if image is None else image.id
+    """The row of the current topic with this name, from its stored offsets. Partitions without an offset are omitted
+    unless `all_asked`."""
+    topic = image.topic(name)
+    topic_id = NO_TOPIC_ID if topic is None else topic.id
+    place = None if topic is None else image.offsets_of(topic)
     partitions = []
-    for partition, committed in offsets:
+    for index, committed in offsets:
         current = None
+        partition = index if place is None else place.shown(index)
         if isinstance(committed, ErrorCode):
             partitions.append(_nothing(partition, committed))
             continue
-        if committed is not None and image is not None and committed.topic_id in (topic_id, NO_TOPIC_ID):
-            current = committed
+        if committed is not None and place is not None and committed.topic_id in (place.topic_id, NO_TOPIC_ID):
+            current = committed if place.last is None or partition < place.partitions else None
         if current is not None:
             partitions.append(
                 OffsetFetchResponsePartitions(

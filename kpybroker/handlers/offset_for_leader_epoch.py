@@ -55,7 +55,7 @@ def refuse(request: Request, refusal: KafkaError) -> Response:
 
 def _answer(broker: Broker, topic: str, ask: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
     try:
-        partition = broker.replication.hosting.leads(broker.metadata.kept_in(topic), ask.partition)
+        partition = broker.replication.hosting.leads(*broker.metadata.kept_in(topic, ask.partition))
         partition.check_epoch(ask.current_leader_epoch)
     except KafkaError as refusal:
         return EpochEndOffset(partition=ask.partition, error_code=refusal.code)

@@ -20,8 +20,15 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         check_served(broker)
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
-        for name in request.subscribed_topic_names or () if broker.metadata.image.views else ():
-            if (view := broker.metadata.image.view(name)) is not None:
+        image = broker.metadata.image
+        for name in request.subscribed_topic_names or () if image.views or image.retirements else ():
+            if (retirement := image.retired(name)) is not None:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{name} has the retired partitions of {retirement.topic}, and share groups cannot read those; "
+                    "read them with a consumer group.",
+                )
+            if (view := image.view(name)) is not None:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
                     f"{name} is a view of {view.source}, and share groups cannot read views; subscribe to {view.source}"

@@ -42,23 +42,22 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
     turns = Turns(broker.long_work)
     async for topic in turns.over(request.topics):
         image = broker.metadata.image.topic(topic.name)
-        partitions = 0 if image is None else len(image.partitions)
+        place = None if image is None else broker.metadata.image.offsets_of(image)
         told = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
         response.topics.append(told)
         commits = []
         async for each in turns.over(topic.partitions):
             answer = TxnOffsetCommitResponsePartition(partition_index=each.partition_index)
             told.partitions.append(answer)
-            if 0 <= each.partition_index < partitions:
+            index = None if place is None else place.stored(each.partition_index)
+            if index is not None:
                 answers.append(answer)
                 metadata = each.committed_metadata or ""
-                commits.append(
-                    PartitionCommit(each.partition_index, each.committed_offset, each.committed_leader_epoch, metadata)
-                )
+                commits.append(PartitionCommit(index, each.committed_offset, each.committed_leader_epoch, metadata))
             else:
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if image is not None and commits:
-            known.append((topic.name, image.id, commits))
+        if place is not None and commits:
+            known.append((place.topic, place.topic_id, commits))
     if known:
         try:
             codes = await _commit(broker, call, request, known)

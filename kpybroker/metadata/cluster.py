@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kpybroker.metadata import retirements, views
+from kpybroker.metadata.own_settings import STORED_IN
 from kpybroker.metadata.part import Metadata, Part
-from kpybroker.metadata.views import STORED_IN, follow_setting
 from kpybroker.wire.stored import metadata as stored
 
 METADATA_VERSION = "metadata.version"
@@ -43,7 +44,8 @@ def _setting(metadata: Metadata, record: stored.ConfigRecord) -> None:
     else:
         configs.pop(resource, None)
     if resource == STORED_IN:
-        follow_setting(metadata, record.name, record.value)
+        views.follow_setting(metadata, record.name, record.value)
+        retirements.follow_setting(metadata, record.name, record.value)
     metadata.settings_changed(resource)
 
 

@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 
 from kpybroker.errors import Damage
 from kpybroker.metadata.brokers import BrokerImage
+from kpybroker.metadata.own_settings import derived_id
 from kpybroker.metadata.parts import PARTS, MetadataContent, Replaying
+from kpybroker.metadata.retirements import Retirement, topic_of_retired
 from kpybroker.metadata.topics import TOPICS, PartitionImage, TopicImage
-from kpybroker.metadata.views import TopicView, view_id
+from kpybroker.metadata.views import TopicView
+from kpybroker.topics import TopicPartition
 
 __all__ = [
     "ELR_FEATURE",
@@ -47,10 +50,30 @@ class Changes(NamedTuple):
     configs: tuple[tuple[int, str], ...] = ()
 
 
+class OffsetsOf(NamedTuple):
+    """Where the committed offsets of a topic's partitions are: under this topic. `last` is the index there of partition
+    0, if the topic has the retired partitions of another one; the index of each following partition is one lower."""
+
+    topic: str
+    topic_id: bytes
+    partitions: int
+    last: int | None = None
+
+    def stored(self, index: int) -> int | None:
+        """The index there of a partition; None if there is no such partition. `shown` is the inverse."""
+        if not 0 <= index < self.partitions:
+            return None
+        return self.shown(index)
+
+    def shown(self, index: int) -> int:
+        """The index of the partition whose offset is stored for this index."""
+        return index if self.last is None else self.last - index
+
+
 class Image(MetadataContent):
     """The metadata at an offset. All mappings are read-only by convention; `Image()` is the empty cluster."""
 
-    __slots__ = ("_readable", "_shown", "_shown_names", "changes", "epoch", "offset")
+    __slots__ = ("_readable", "_resized", "_shown_names", "_shown_views", "changes", "epoch", "offset")
 
     topics: Mapping[str, TopicImage]
 
@@ -61,7 +84,8 @@ class Image(MetadataContent):
         """The offset of the last applied record."""
         self.epoch = -1
         self.changes = Changes()
-        self._shown: Mapping[str, TopicImage] | None = None
+        self._shown_views: Mapping[str, TopicImage] | None = None
+        self._resized: Mapping[str, TopicImage] | None = None
         self._shown_names: Mapping[bytes, str] | None = None
         self._readable: Mapping[str, TopicImage] | None = None
 
@@ -71,22 +95,22 @@ class Image(MetadataContent):
         return self.open_transaction is not None
 
     def topic(self, name: str) -> TopicImage | None:
-        """The topic or view of this name, as consumers see it. A view has its own id and the partitions of its
-        source."""
+        """The topic of this name, as clients see it: without its retired partitions. Views and retired partitions are
+        topics with an id of their own."""
+        if self.retirements and (resized := self.resized.get(name)) is not None:
+            return resized
         found = self.topics.get(name)
         return found if found is not None or not self.views else self.shown_views.get(name)
 
     def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
-        """The topic or view with this id, like `topic`."""
+        """The topic with this id, like `topic`."""
         name = self.names.get(topic_id)
-        if name is not None:
-            return self.topics[name]
-        if not self.views:
-            return None
-        if self._shown_names is None:
-            self._shown_names = {view.id: view.name for view in self.shown_views.values()}
-        name = self._shown_names.get(topic_id)
-        return None if name is None else self.shown_views[name]
+        if name is None and (self.views or self.retirements):
+            if self._shown_names is None:
+                shown = (*self.shown_views.values(), *self.resized.values())
+                self._shown_names = {topic.id: topic.name for topic in shown}
+            name = self._shown_names.get(topic_id)
+        return None if name is None else self.topic(name)
 
     def view(self, name: str) -> TopicView | None:
         """The view of this name; None if there is none, or if it shows nothing because its source does not exist."""
@@ -95,22 +119,73 @@ class Image(MetadataContent):
     @property
     def shown_views(self) -> Mapping[str, TopicImage]:
         """All views as topics, by name, except those whose source does not exist and those that a topic hides."""
-        if self._shown is None:
+        if self._shown_views is None:
             topics = self.topics
-            self._shown = {
-                name: TopicImage(name, view_id(source.id, name), source.partitions)
+            self._shown_views = {
+                name: TopicImage(name, derived_id(source.id, name), source.partitions)
                 for name, view in self.views.items()
                 if name not in topics and (source := topics.get(view.source)) is not None
             }
-        return self._shown
+        return self._shown_views
+
+    def retirement(self, topic: str) -> Retirement | None:
+        """The retired partitions of a topic; None if it has none."""
+        found, known = self.retirements.get(topic), self.topics.get(topic)
+        return found if found and known is not None and found.fits(known.id, len(known.partitions)) else None
+
+    def retired(self, name: str) -> Retirement | None:
+        """The retired partitions that are shown as the topic of this name; None if it is another topic, or none."""
+        topic = topic_of_retired(name) if self.retirements else None
+        return None if topic is None or name in self.topics or name not in self.resized else self.retirement(topic)
+
+    @property
+    def resized(self) -> Mapping[str, TopicImage]:
+        """By name: the topics that have retired partitions, without these, and the retired partitions that have
+        records. A topic or view of the same name hides retired partitions."""
+        if self._resized is None:
+            self._resized = {}
+            for retirement in filter(None, map(self.retirement, self.retirements)):
+                topic, name = self.topics[retirement.topic], retirement.name
+                used, retired = topic.partitions[: retirement.in_use], topic.partitions[retirement.in_use :]
+                self._resized[topic.name] = topic._replace(partitions=used)
+                if retirement.is_shown and name not in self.topics and name not in self.views:
+                    self._resized[name] = TopicImage(name, derived_id(topic.id, name), retired[::-1])
+        return self._resized
+
+    @property
+    def retired_topics(self) -> Mapping[str, str]:
+        """The topic of each name under which retired partitions are shown."""
+        if not self.retirements:
+            return {}
+        return {name: retired.topic for name in self.resized if (retired := self.retired(name)) is not None}
+
+    def stored_as(self, topic: str, index: int) -> TopicPartition:
+        """The partition that has the records, and the committed offsets, of a partition as clients name it. It is
+        another one only for retired partitions."""
+        retirement = self.retired(topic)
+        return (topic, index) if retirement is None else retirement.stored_as(index)
+
+    def offsets_of(self, topic: TopicImage) -> OffsetsOf:
+        """Where the committed offsets of a topic are, as clients see it."""
+        if not self.retirements:
+            return OffsetsOf(topic.name, topic.id, len(topic.partitions))
+        retirement = self.retired(topic.name)
+        if retirement is not None:
+            return OffsetsOf(retirement.topic, retirement.topic_id, len(topic.partitions), retirement.total - 1)
+        # members that have not refreshed their metadata yet commit for retired partitions under the name of the topic
+        return OffsetsOf(topic.name, topic.id, len(self.topics.get(topic.name, topic).partitions))
+
+    def read_only(self, name: str) -> TopicView | Retirement | None:
+        """The view or the retired partitions that are shown as the topic of this name."""
+        return self.view(name) or self.retired(name)
 
     @property
     def readable(self) -> Mapping[str, TopicImage]:
-        """All topics and views, by name."""
-        if not self.views:
+        """All topics as clients see them, by name, with views and retired partitions."""
+        if not (self.views or self.retirements):
             return self.topics
         if self._readable is None:
-            self._readable = {**self.topics, **self.shown_views}
+            self._readable = {**self.topics, **self.shown_views, **self.resized}
         return self._readable
 
     def live_brokers(self) -> frozenset[int]:

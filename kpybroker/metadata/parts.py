@@ -12,6 +12,7 @@ from kpybroker.metadata.brokers import BROKERS, CONTROLLERS, BrokerImage
 from kpybroker.metadata.cluster import CONFIGS, FEATURES, NEXT_PRODUCER_ID, Resource
 from kpybroker.metadata.part import Item, Key, Metadata, Part, Value
 from kpybroker.metadata.quotas import QUOTAS, Quotas
+from kpybroker.metadata.retirements import RETIREMENTS, Retirement
 from kpybroker.metadata.scram import SCRAM_CREDENTIALS, ScramCredentials
 from kpybroker.metadata.tokens import DELEGATION_TOKENS
 from kpybroker.metadata.topics import TOPIC_NAMES, TOPICS
@@ -27,6 +28,7 @@ PARTS: tuple[Part[Any], ...] = (
     TOPIC_NAMES,
     TOPICS,
     VIEWS,
+    RETIREMENTS,
     CONFIGS,
     QUOTAS,
     SCRAM_CREDENTIALS,
@@ -73,6 +75,7 @@ class MetadataContent:
     quotas: Quotas
     """The configured quotas, by entity."""
     scram_credentials: ScramCredentials
+    retirements: Mapping[str, Retirement]
     views: Mapping[str, TopicView]
     open_transaction: Sequence[Any] | None
     """The records of an open metadata transaction (KIP-868)."""

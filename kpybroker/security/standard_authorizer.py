@@ -25,6 +25,7 @@ ANY_NAME = "hardcode"
 """The resource name that Kafka checks first when a request needs permission on any resource of a type. The check
 succeeds for super users, for ACLs of `*`, and if allow.everyone.if.no.acl.found is set."""
 NO_ACLS: Mapping[bytes, Acl] = MappingProxyType({})
+NO_TOPICS: Mapping[str, str] = MappingProxyType({})
 
 
 class StandardAuthorizer:
@@ -46,6 +47,7 @@ class StandardAuthorizer:
         self._otherwise = (allow_everyone, DEFAULT_ALLOW if allow_everyone else DEFAULT_DENY)
         self.audit = Audit(now, wording)
         self._acls: Mapping[bytes, Acl] | None = None
+        self._topics = NO_TOPICS
         self._rules = AclRules()
         self._verdicts: dict[tuple[object, ...], tuple[bool, Acl | str]] = {}
         self.grants: object | None = None
@@ -60,11 +62,13 @@ class StandardAuthorizer:
         """The number of cached verdicts, at most VERDICTS_MAX."""
         return len(self._verdicts)
 
-    def follow(self, acls: Mapping[bytes, Acl]) -> None:
-        """Use these ACLs, by id. Compares every ACL, and updates the index for the changed ones."""
+    def follow(self, acls: Mapping[bytes, Acl], topics: Mapping[str, str] = NO_TOPICS) -> None:
+        """Use these ACLs, by id. Compares every ACL, and updates the index for the changed ones. `topics`: for some
+        names of topics, the topic whose ACLs apply to them instead of their own."""
         before = NO_ACLS if self._acls is None else self._acls
-        if acls is self._acls:
+        if acls is self._acls and topics == self._topics:
             return
+        self._topics = topics
         for uuid, acl in before.items():
             if acls.get(uuid) is not acl:
                 self._rules.remove(acl)
@@ -135,6 +139,8 @@ class StandardAuthorizer:
             return True, SUPER_USER
         if self._acls is None:
             return False, NOT_LOADED
+        if resource is AclResource.TOPIC:
+            name = self._topics.get(name, name)
         verdict = self._rules.verdict(principal, host, operation, resource, name)
         if verdict.by is not None:
             return verdict.allowed, verdict.by

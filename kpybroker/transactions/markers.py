@@ -129,7 +129,7 @@ class Markers:
     def _route(self, job: Job, place: TopicPartition) -> None:
         """Queue a partition for its leader. A deleted topic needs no marker."""
         topic, index = place
-        known = self._image().topic(topic)
+        known = self._image().topics.get(topic)
         if known is None or index >= len(known.partitions):
             job.left.pop(place, None)
             return

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kpybroker.metadata.retirements import Retirement
 from kpybroker.metadata.views import TopicView
 from kpybroker.wire.stored import metadata as stored
 
@@ -38,7 +39,7 @@ class History:
     def write(self) -> None:
         kinds = [self.create, self.config, self.broker, self.small, self.kept, self.view]
         if self.topics:
-            kinds += [self.grow, self.change, self.change, self.remove, self.clear_elr]
+            kinds += [self.grow, self.change, self.change, self.remove, self.clear_elr, self.retire]
         if self.brokers:
             kinds += [self.fence, self.change_broker, self.unregister]
         self.pick(kinds)()
@@ -60,6 +61,13 @@ class History:
     def view(self) -> None:
         view = TopicView(self.pick(NAMES), self.pick(NAMES), self.pick(["tombstone", "exists key"]))
         self.records.append(self.pick([view.record(), view.removal()]))
+
+    def retire(self) -> None:
+        name = self.pick(sorted(self.topics))
+        topic_id, total = self.topics[name]
+        in_use = self.some(1, total)
+        retirement = Retirement(name, topic_id, total, in_use, 1000, frozenset(range(self.some(in_use, total), total)))
+        self.records.append(retirement.removal() if in_use == total else retirement.record())
 
     def create(self) -> None:
         name = self.pick(NAMES)

@@ -63,10 +63,30 @@ def test_topics_are_found_by_name_and_id(data: st.DataObject) -> None:
     image = whole(history.records)
     assert {topic.name: (topic.id, len(topic.partitions)) for topic in image.topics.values()} == history.topics
     for name, topic in image.topics.items():
-        assert image.topic(name) is image.topic_by_id(topic.id) is topic
+        assert image.topic(name) is image.topic_by_id(topic.id)
+        retirement = image.retirement(name)
+        assert retirement is not None or image.topic(name) is topic
     gone = {r.topic_id for r in history.records if type(r) is stored.RemoveTopicRecord}
     assert all(image.topic_by_id(topic_id) is None for topic_id in gone)
     assert all(name in image.topics for kind, name in image.configs if kind == ResourceType.TOPIC)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_every_partition_is_shown_once_unless_it_is_retired_and_empty(data: st.DataObject) -> None:
+    image = whole(history_of(data).records)
+    found = {
+        image.stored_as(name, index): topic.partitions[index]
+        for name, topic in image.readable.items()
+        if image.view(name) is None
+        for index in range(len(topic.partitions))
+    }
+    for name, topic in image.topics.items():
+        retirement = image.retirement(name)
+        for index, partition in enumerate(topic.partitions):
+            if retirement is None or index < retirement.in_use or retirement.is_shown:
+                assert found.pop((name, index)) is partition
+    assert not found
 
 
 @settings(deadline=None, max_examples=30)

@@ -92,8 +92,8 @@ class ReplicaMoves:
             if key in self._hosting.offline:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._hosting.offline[key])
             if not self._hosting.rules.exists(topic, index):
-                view = self._hosting.rules.view(topic)
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if view is None else view.refusal()
+                shown = self._hosting.rules.read_only(topic)
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if shown is None else shown.refusal()
             self._log_dirs.preferred[key] = path
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE)
         partition.require_online()

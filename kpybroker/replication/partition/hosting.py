@@ -71,7 +71,7 @@ class Hosting:
         """The partition that this broker leads.
 
         Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, and INVALID_TOPIC_EXCEPTION for
-        a view, which clients do not retry.
+        a view and for retired partitions, which clients do not retry.
         """
         partition = self._partitions.get((topic, index))
         if partition is None:
@@ -80,9 +80,9 @@ class Hosting:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why)
             if self.rules.exists(topic, index):
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            view = self.rules.view(topic)
-            if view is not None:
-                raise view.refusal()
+            shown = self.rules.read_only(topic)
+            if shown is not None:
+                raise shown.refusal()
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if partition.leader_id != self.node_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

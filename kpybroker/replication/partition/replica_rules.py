@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kpybroker.config import BrokerConfig
 from kpybroker.metadata.image import Image
+from kpybroker.metadata.retirements import Retirement
 from kpybroker.metadata.views import TopicView
 from kpybroker.metadata.whereabouts import epoch_of, has_partition, may_be_in_sync
 
@@ -36,8 +37,8 @@ class ReplicaRules:
     """Returns the epoch of a broker's registration, or -1 if it is unknown."""
     exists: Callable[[str, int], bool] = lambda topic, index: False
     """Returns whether the cluster has a partition, on this broker or another one."""
-    view: Callable[[str], TopicView | None] = lambda topic: None
-    """Returns the view of this name, if there is one."""
+    read_only: Callable[[str], TopicView | Retirement | None] = lambda topic: None
+    """Returns the view or the retired partitions of this name, if there are any."""
 
     @classmethod
     def of(cls, config: BrokerConfig, image: Callable[[], Image]) -> ReplicaRules:
@@ -49,5 +50,5 @@ class ReplicaRules:
             may_join=lambda node_id, broker_epoch: may_be_in_sync(image(), node_id, broker_epoch),
             epoch_of=lambda node_id: epoch_of(image(), node_id),
             exists=lambda topic, index: has_partition(image(), topic, index),
-            view=lambda topic: image().view(topic),
+            read_only=lambda topic: image().read_only(topic),
         )

@@ -159,7 +159,7 @@ def what_lags(broker: Broker) -> str | None:
     """
     lagging = []
     for partition in broker.replication.hosting:
-        topic = broker.metadata.image.topic(partition.topic)
+        topic = broker.metadata.image.topics.get(partition.topic)
         if topic is None or partition.index >= len(topic.partitions):
             continue
         state = topic.partitions[partition.index]
