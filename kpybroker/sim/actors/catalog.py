@@ -13,6 +13,7 @@ from kpybroker.sim.actors.broker_settings import BrokerSettings
 from kpybroker.sim.actors.compression import Compression
 from kpybroker.sim.actors.consumer_group import SharedGroup
 from kpybroker.sim.actors.elections import Elections
+from kpybroker.sim.actors.fewer_partitions import FewerPartitions
 from kpybroker.sim.actors.log_dirs import LogDirMoves
 from kpybroker.sim.actors.new_partitions import PartitionCreation
 from kpybroker.sim.actors.principals import Principals
@@ -56,6 +57,7 @@ ACTORS: tuple[type[Actor], ...] = (
     Abandonment,
     ScheduledDelivery,
     Views,
+    FewerPartitions,
 )
 
 SHORTER_BY = 0.93

@@ -67,9 +67,13 @@ class ClassicMembership:
         """Set the member id and the generation, or member epoch, of this client."""
         self.member_id, self.generation = member_id, generation
 
+    async def shown(self, place: TopicPartition) -> TopicPartition:
+        """The name of a partition in requests. Raises Unanswered."""
+        return place
+
     async def commit(self, place: TopicPartition, step: int) -> None:
         """Commit an offset that is higher than all earlier ones. Raises Unanswered, Refused."""
-        client, (name, index) = self._client, place
+        client, (name, index) = self._client, await self.shown(place)
         commits = client.history.committed(self.group, place)
         offset = commits.send(max(commits.sent, 0) + step)
         row = offset_commit.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
@@ -93,7 +97,7 @@ class ClassicMembership:
 
     async def fetch(self, place: TopicPartition) -> int:
         """The committed offset; -1 if there is none. Raises Unanswered, Refused."""
-        client, (name, index) = self._client, place
+        client, (name, index) = self._client, await self.shown(place)
         floor = client.history.committed(self.group, place).floor(client.history.now_s)
         topic_id = (await client.topic(name)).topic_id
         topic = offset_fetch.OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=[index])

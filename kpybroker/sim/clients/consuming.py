@@ -81,6 +81,10 @@ class Consumer:
         self._source = source
         """The topic that has the records, if this consumer reads a view."""
 
+    def kept(self, place: TopicPartition) -> TopicPartition:
+        """The partition that has the records of a partition that is read."""
+        return self._source or place[0], place[1]
+
     async def run(self) -> None:
         client = self._client
         while not client.stopping:
@@ -147,7 +151,7 @@ class Consumer:
 
     def _take(self, place: TopicPartition, position: int, leader_epoch: int, answer: Any) -> None:
         """Check and store the records of a response. They must begin at the position and have no gaps."""
-        client, kept = self._client, (self._source or place[0], place[1])
+        client, kept = self._client, self.kept(place)
         chunks = answer.records
         data = b"" if chunks is None else b"".join(chunks) if isinstance(chunks, list) else bytes(chunks)
         try:

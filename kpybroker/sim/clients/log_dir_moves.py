@@ -90,7 +90,7 @@ def _misplaced(machine: SimMachine, *, may_be_alone: bool) -> str | None:
         if moving:
             return f"{moving} are still moving to {directory.path}"
     for (topic, index), one in broker.storage.log_dirs.logs.items():
-        found = broker.metadata.image.topic(topic)
+        found = broker.metadata.image.topics.get(topic)
         place = broker.storage.log_dirs.of(one)
         if found is None or place is None or broker.node_id not in found.partitions[index].replicas:
             continue

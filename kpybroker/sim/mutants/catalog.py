@@ -25,6 +25,7 @@ from kpybroker.sim.mutants.coordinators import COORDINATORS
 from kpybroker.sim.mutants.log_dirs import MOVERS
 from kpybroker.sim.mutants.mutant import Mutant, Patch, force
 from kpybroker.sim.mutants.principals import PRINCIPALS
+from kpybroker.sim.mutants.retirements import RETIREMENTS
 from kpybroker.sim.mutants.scheduled import SCHEDULED
 from kpybroker.sim.mutants.shares import SHARES
 from kpybroker.sim.mutants.stalls import STALLS
@@ -138,6 +139,7 @@ ALL = (
     *STREAMS,
     *SCHEDULED,
     *VIEWS,
+    *RETIREMENTS,
 )
 
 
