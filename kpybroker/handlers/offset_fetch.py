@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import FetchOffsets
+from kpybroker.metadata.retirements import topic_of_retired
 from kpybroker.serving.fair_loop import Turns, partitions_in_slices
 from kpybroker.wire.rpc.offset_fetch import (
     OffsetFetchRequestGroup,
@@ -132,9 +133,18 @@ async def _name_once(topics: Iterable[OffsetFetchRequestTopics], turns: Turns) -
 
 def _name(broker: Broker, asked: OffsetFetchRequestTopics, by_id: bool) -> str | None:
     if not by_id:
+        _require_known(broker.metadata.image, asked.name)
         return asked.name
     topic = broker.metadata.image.topic_by_id(asked.topic_id)
     return None if topic is None else topic.name
+
+
+def _require_known(image: Image, name: str) -> None:
+    """Raise COORDINATOR_LOAD_IN_PROGRESS, after which clients ask again, if these may be retired partitions that this
+    broker does not know yet. Without an offset, a consumer would begin at another one than the group has committed."""
+    topic = topic_of_retired(name)
+    if topic is not None and topic in image.topics and image.topic(name) is None and image.retirement(topic) is None:
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 def _stored(broker: Broker, name: str, indexes: Sequence[int]) -> tuple[str, Sequence[int]]:

@@ -149,6 +149,12 @@ def test_committed_offsets_are_carried_over_and_back(with_broker: WithBroker) ->
         gone = await peer.ask("OffsetDelete", offset_delete.Request(group_id="g", topics=[there]))
         assert [row.error_code for row in gone.topics[0].partitions] == [0, UNKNOWN]
         assert await commits(peer) == {("t", 0): 10, ("t", 1): 11, ("t.retired", 1): 32}
+        assert await altered(peer, "t", (IN_USE, DELETE, None)) == (0, None)
+        assert await commits(peer, ("u.retired", [0])) == {("u.retired", 0): -1}
+        early = offset_fetch.OffsetFetchRequestTopics(name="t.retired", partition_indexes=[0])
+        group = offset_fetch.OffsetFetchRequestGroup(group_id="g", topics=[early])
+        told = await peer.ask("OffsetFetch", offset_fetch.Request(groups=[group]), version=9)
+        assert told.groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "it may be retired elsewhere"
 
     with_broker(scenario)
 
