@@ -22,6 +22,7 @@ ROOT = pages.ROOT
 ALL: Any = get_command(app)
 LONG = (
     "docs/developing.md",
+    "docs/fewer-partitions.md",
     "docs/recipes.md",
     "docs/record-filters.md",
     "docs/scheduled-delivery.md",

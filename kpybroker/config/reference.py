@@ -9,6 +9,7 @@ from kpybroker.config.documentation import purpose
 from kpybroker.config.key import ConfigKey, Effect
 from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
+from kpybroker.config.partition_keys import PARTITION_KEYS
 from kpybroker.config.view_keys import VIEW_KEYS
 
 INTRODUCTION = """# Configuration
@@ -30,6 +31,11 @@ VIEWS = """
 ## View settings
 
 A topic that is created with these is a view of another topic ([views](views.md)). It has no other settings of its own.
+"""
+PARTITIONS = """
+## Settings for fewer partitions
+
+With these, a topic uses only some of its partitions ([fewer partitions](fewer-partitions.md)).
 """
 MAPPED = """
 ## Replaced by another setting
@@ -71,6 +77,8 @@ def page() -> str:
             *_table(key for key in topic if key.effect is Effect.OBEYED),
             VIEWS,
             *_table(VIEW_KEYS.values()),
+            PARTITIONS,
+            *_table(PARTITION_KEYS.values()),
             "\n## Broker settings\n",
             *_table(key for key in changing if key.effect is Effect.OBEYED),
             "\n## Group settings\n",
