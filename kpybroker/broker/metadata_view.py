@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kpybroker.broker.closed_partitions import ClosedPartitions
-from kpybroker.call import Answers
+from kpybroker.call import Answers, Call
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.config.delivery_keys import SCHEDULED
 from kpybroker.config.own_keys import JSON
@@ -81,6 +81,10 @@ class MetadataView:
         if image.views and (view := image.view(topic)) is not None:
             return view.source, index
         return image.stored_as(topic, index)
+
+    def admit_late(self, topic: str, index: int, call: Call) -> None:
+        """Check a Produce for a partition that may be retired. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        self.closed.admit(topic, index, call.client_id, call.host, asyncio.get_running_loop().time())
 
     def is_closed(self, topic: str, index: int) -> bool:
         """Whether a retired partition accepts no more records."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from kpybroker.config.broker_keys import BROKER_KEYS, DYNAMIC_KEYS
 from kpybroker.config.documentation import purpose
 from kpybroker.config.key import ConfigKey, Effect
+from kpybroker.config.partition_keys import PARTITION_KEYS
 from kpybroker.config.security_keys import AUTHORIZER_KEYS
 from kpybroker.config.topic_keys import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS, TOPIC_SYNONYMS
-from kpybroker.config.partition_keys import PARTITION_KEYS
 from kpybroker.config.view_keys import VIEW_KEYS
 
 INTRODUCTION = """# Configuration

@@ -12,9 +12,9 @@ from kpybroker.metadata.topics import TopicImage
 from kpybroker.sim.mutants.mutant import Mutant, Patch
 
 
-def _without_grace(has: Callable[..., bool]) -> Callable[..., bool]:
-    def hasty(self: ClosedPartitions, topic: str, index: int, now_s: float) -> bool:
-        return has(self, topic, index, now_s + 1_000_000)
+def _without_grace(admit: Callable[..., None]) -> Callable[..., None]:
+    def hasty(self: ClosedPartitions, topic: str, index: int, client_id: str, host: str, now_s: float) -> None:
+        admit(self, topic, index, client_id, host, now_s + 1_000_000)
 
     return hasty
 
@@ -34,7 +34,7 @@ def _in_the_same_order(self: Retirement, index: int) -> int:
 RETIREMENTS = (
     Mutant(
         "retired partitions accept no records at once",
-        (Patch(ClosedPartitions, "has", _without_grace(ClosedPartitions.has)),),
+        (Patch(ClosedPartitions, "admit", _without_grace(ClosedPartitions.admit)),),
         ("crash",),
         actors=("fewer",),
     ),
