@@ -187,23 +187,32 @@ def must_be_idle(found: describe_groups.DescribedGroup) -> None:
 
 async def committed(client: Client, group: str) -> dict[TopicPartition, int]:
     """All offsets that a group has committed. Raises KafkaError."""
+    return {place: row.committed_offset for place, row in (await commits(client, group)).items()}
 
-    async def attempt() -> dict[TopicPartition, int]:
+
+async def commits(
+    client: Client, group: str, *, stable: bool = False
+) -> dict[TopicPartition, offset_fetch.OffsetFetchResponsePartitions]:
+    """All commits of a group, with their metadata. `stable`: wait for the end of transactions with such commits.
+    Raises KafkaError."""
+
+    async def attempt() -> dict[TopicPartition, offset_fetch.OffsetFetchResponsePartitions]:
         request = offset_fetch.Request(
             group_id=group,
             topics=None,
             groups=[offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=None)],
+            require_stable=stable,
         )
         node = await coordinator(client, group)
         response = await client.ask("OffsetFetch", request, node=node, at_most=NAMES_NOT_IDS)
         answer = response.groups[0] if response.groups else response
         check(answer.error_code, f"the offsets of {group}")
-        found: dict[TopicPartition, int] = {}
+        found: dict[TopicPartition, offset_fetch.OffsetFetchResponsePartitions] = {}
         for topic in answer.topics:
             for row in topic.partitions:
                 check(row.error_code, f"the offset of {topic.name}-{row.partition_index}")
                 if row.committed_offset >= 0:
-                    found[topic.name, row.partition_index] = row.committed_offset
+                    found[topic.name, row.partition_index] = row
         return found
 
     return await client.patiently(attempt)

@@ -1,4 +1,4 @@
-"""`kpybroker groups`: list, describe, reset and delete groups; `dead_letters.py` has the commands for dead letters."""
+"""`kpybroker groups`: list, describe, reset and delete groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kpybroker.cli import dead_letters, group_facts, options, resetting
+from kpybroker.cli import group_facts, options, resetting
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.group_lag import Overview, overviews
 from kpybroker.cli.show import remark, show_json, show_line, show_table
@@ -21,7 +21,7 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
 app = typer.Typer(
     name="groups",
     cls=CommandGroup,
-    help="List, describe, reset and delete groups, and handle their dead letters.",
+    help="List, describe, reset and delete groups.",
     no_args_is_help=True,
 )
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name, a consumer's group.id.")]
@@ -220,7 +220,3 @@ def delete(
             show_json([{"group": name, "deleted": True} for name in names])
 
     options.run(remove)
-
-
-app.command("dead-letters")(dead_letters.dead_letters)
-app.command()(dead_letters.redrive)

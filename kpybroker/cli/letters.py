@@ -1,4 +1,4 @@
-"""Reads dead letters for commands: their headers, their topics, and the original records."""
+"""Reads dead letters for commands: their headers, and the original records."""
 
 from __future__ import annotations
 
@@ -6,122 +6,151 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from kpybroker.cli import group_facts
-from kpybroker.cli.configs import Resource, described
 from kpybroker.cli.consuming import TopicReader, find_ends
-from kpybroker.client.client import EARLIEST, Client, CommandFailed
-from kpybroker.config.resource_type import ResourceType
+from kpybroker.cli.redriven import Redriven, redriven_in
+from kpybroker.client.client import EARLIEST, Client
 from kpybroker.errors import ErrorCode
 from kpybroker.shares.dead_letters import DELIVERY_COUNT, GROUP, MESSAGE, OFFSET, PARTITION, TOPIC
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import Record
 
-SETTING = "errors.deadletterqueue.topic.name"
-OWN = frozenset({DELIVERY_COUNT, GROUP, MESSAGE, OFFSET, PARTITION, TOPIC})
+OWN = "__dlq."
+"""The names of the headers of dead letters begin with this."""
+DIGITS_MAX = 19
+NO_TOPIC = f"no header {TOPIC}"
+NO_PARTITION = f"no usable header {PARTITION}"
+FROM_HERE = f"{TOPIC} names the dead letter topic itself"
 Source = tuple[str, int, int]
 """Topic, partition and offset of a record."""
 
 
 class Letter(NamedTuple):
-    """A dead letter: a record, and the facts in its headers about the original record. If a header is missing, the text
-    is empty or `deliveries` is None."""
+    """A dead letter: a record, and what its headers tell (KIP-1191). If a header is missing, a text is empty and a
+    number is None."""
 
     partition: int
     record: Record
-    source: Source
+    topic: str
+    origin: int | None
+    """The partition of the original record."""
+    offset: int | None
     group: str
-    deliveries: int | None
-    reason: str
+    attempts: int | None
+    error: str
+    fault: str
+    """Why the letter cannot be sent home; empty if it can."""
+
+    @property
+    def name(self) -> str:
+        """Partition and offset in the dead letter topic."""
+        return f"{self.partition}:{self.record.offset}"
+
+    @property
+    def source(self) -> Source | None:
+        """The place of the original record, if the headers name it."""
+        if self.fault or self.origin is None or self.offset is None:
+            return None
+        return self.topic, self.origin, self.offset
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the letter has a key, a value or headers of the original record, or is all that there is of it."""
+        record = self.record
+        has_some = record.key is not None or record.value is not None
+        return has_some or self.source is None or any(not name.startswith(OWN) for name, _ in record.headers)
 
 
-def read_letter(partition: int, record: Record) -> Letter | None:
-    """The dead letter in a record of a dead letter topic; None if its headers do not identify the original record."""
-    told = {name: (value or b"").decode(errors="replace") for name, value in record.headers if name in OWN}
-    topic, index, offset = told.get(TOPIC), told.get(PARTITION, ""), told.get(OFFSET, "")
-    if not topic or not (_is_number(index) and _is_number(offset)):
-        return None
-    deliveries = told.get(DELIVERY_COUNT, "")
-    return Letter(
-        partition,
-        record,
-        (topic, int(index), int(offset)),
-        told.get(GROUP, ""),
-        int(deliveries) if _is_number(deliveries) else None,
-        told.get(MESSAGE, ""),
-    )
+def read_letter(dead: str, partition: int, record: Record) -> Letter:
+    """The dead letter in a record of the topic `dead`."""
+    told = {name: (value or b"").decode(errors="replace") for name, value in record.headers if name.startswith(OWN)}
+    topic, origin = told.get(TOPIC, ""), _number(told.get(PARTITION))
+    if not topic:
+        fault = NO_TOPIC
+    elif topic == dead:
+        fault = FROM_HERE
+    else:
+        fault = NO_PARTITION if origin is None else ""
+    offset, attempts = _number(told.get(OFFSET)), _number(told.get(DELIVERY_COUNT))
+    return Letter(partition, record, topic, origin, offset, told.get(GROUP, ""), attempts, told.get(MESSAGE, ""), fault)
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 20
-
-
-async def letter_topic(client: Client, group: str) -> str:
-    """The dead letter topic of a group. Raises CommandFailed if it has none."""
-    found = await described(client, Resource(ResourceType.GROUP, group), [SETTING])
-    if not found or not found[0].value:
-        raise CommandFailed(
-            f"the group {group} has no dead letter topic; set {SETTING} for it, or name a topic with --topic"
-        )
-    return str(found[0].value).strip()
+def _number(text: str | None) -> int | None:
+    is_number = text is not None and text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
+    return int(text) if text is not None and is_number else None
 
 
 class LetterReader:
-    """The dead letters of one group in one topic. Other groups may use the same topic.
+    """The dead letters of a topic, from the first that was not redriven to the last one that exists now. Letters of
+    open and aborted transactions are left out."""
 
-    Dead letters that were redriven are skipped: their offsets are committed for the group `redriven_by`, which has no
-    members.
-    """
-
-    def __init__(self, client: Client, group: str, topic: str, positions: dict[int, int], ends: dict[int, int]) -> None:
-        self._group = group
+    def __init__(
+        self, client: Client, topic: str, redriven: dict[int, Redriven], positions: dict[int, int], ends: dict[int, int]
+    ) -> None:
         self._topic = topic
-        self._reader = TopicReader(client, topic, positions, ends)
-        self._ends = ends
+        self.redriven = redriven
+        """The redriven offsets by partition, when the reader was opened."""
+        self.ends = ends
+        self._reader = TopicReader(client, topic, positions, ends, committed=True)
 
     @classmethod
-    async def open(cls, client: Client, group: str, topic: str, *, again: bool) -> LetterReader:
-        """Read from the first dead letter that was not redriven (with `again`: from the first dead letter) to the last
-        one that exists now. Raises CommandFailed, KafkaError."""
+    async def open(
+        cls,
+        client: Client,
+        topic: str,
+        *,
+        again: bool = False,
+        only: tuple[int, int] | None = None,
+        stable: bool = False,
+    ) -> LetterReader:
+        """Find the letters. Raises CommandFailed, KafkaError.
+
+        again: begin at the first letter, even if it was redriven.
+        only: the partition and offset of the only letter to be read.
+        stable: wait for the end of another redrive's transaction.
+        """
         partitions = [row.partition_index for row in (await client.topic(topic)).partitions]
-        starts = await client.list_offsets({(topic, index): EARLIEST for index in partitions})
-        done = {} if again else await group_facts.committed(client, redriven_by(group))
-        positions = {index: max(starts[topic, index], done.get((topic, index), 0)) for index in partitions}
-        return cls(client, group, topic, positions, await find_ends(client, topic, partitions))
+        found = await client.list_offsets({(topic, index): EARLIEST for index in partitions})
+        starts = {index: found[topic, index] for index in partitions}
+        ends = await find_ends(client, topic, partitions, committed=True)
+        redriven = await redriven_in(client, topic, starts, ends, stable=stable)
+        positions = {index: starts[index] if again else redriven[index].committed for index in partitions}
+        if only is not None:
+            partition, offset = only
+            ends = {index: min(offset + 1, end) if index == partition else 0 for index, end in ends.items()}
+            positions = {index: max(offset, start) for index, start in starts.items() if index == partition}
+        return cls(client, topic, redriven, positions, ends)
 
     @property
-    def places(self) -> dict[TopicPartition, int]:
-        """By partition, the offset after the last dead letter that was read."""
-        return {(self._topic, index): min(at, self._ends[index]) for index, at in self._reader.positions.items()}
-
-    @property
-    def left(self) -> int:
-        """The number of offsets that were not read yet."""
-        return sum(max(self._ends[index] - at, 0) for (_, index), at in self.places.items())
+    def places(self) -> dict[int, int]:
+        """By partition, the offset after the last one that was read."""
+        return {index: min(at, self.ends[index]) for index, at in self._reader.positions.items()}
 
     async def pages(self) -> AsyncGenerator[list[Letter], None]:
-        """The dead letters, in pages. Raises CommandFailed, KafkaError, OSError."""
+        """The dead letters, in pages, with those that were redriven between others. Raises CommandFailed, KafkaError,
+        OSError."""
         async with aclosing(self._reader.pages()) as pages:
             async for page in pages:
-                letters = (read_letter(partition, record) for partition, record in page)
-                yield [letter for letter in letters if letter is not None and letter.group == self._group]
+                yield [read_letter(self._topic, partition, record) for partition, record in page]
+
+    def was_redriven(self, letter: Letter) -> bool:
+        return letter.record.offset in self.redriven[letter.partition]
 
 
-def redriven_by(group: str) -> str:
-    """The name of the group whose committed offsets mark the redriven dead letters of a group."""
-    return f"{group}-redrive"
-
-
-async def sources_of(client: Client, letters: Iterable[Letter]) -> dict[Source, Record]:
+async def originals_of(client: Client, letters: Iterable[Letter]) -> dict[Source, Record]:
     """The original records of dead letters without a copy. Deleted records are missing. Raises KafkaError, OSError."""
     wanted: dict[TopicPartition, list[int]] = {}
     for letter in letters:
-        topic, index, offset = letter.source
-        wanted.setdefault((topic, index), []).append(offset)
+        if letter.source is not None and not letter.is_copy:
+            topic, index, offset = letter.source
+            wanted.setdefault((topic, index), []).append(offset)
     found: dict[Source, Record] = {}
     known = await client.metadata({topic for topic, _ in wanted}) if wanted else {}
     for (topic, index), offsets in wanted.items():
         there = known.get(topic)
-        if there is None or there.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if there is None or there.error_code in (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ):
             continue
         if index < len(there.partitions):
             found |= await _records_at(client, topic, index, sorted(set(offsets)))
@@ -130,6 +159,7 @@ async def sources_of(client: Client, letters: Iterable[Letter]) -> dict[Source, 
 
 async def _records_at(client: Client, topic: str, index: int, offsets: Sequence[int]) -> dict[Source, Record]:
     found: dict[Source, Record] = {}
+    wanted = set(offsets)
     at, end = 0, (await find_ends(client, topic, [index]))[index]
     start = (await client.list_offsets({(topic, index): EARLIEST}))[topic, index]
     for offset in offsets:
@@ -137,13 +167,9 @@ async def _records_at(client: Client, topic: str, index: int, offsets: Sequence[
             continue
         reader = TopicReader(client, topic, {index: offset}, {index: end})
         async with aclosing(reader.pages()) as pages:
-            page: list[tuple[int, Record]] = await anext(pages, [])
-        found |= {(topic, index, record.offset): record for _, record in page if record.offset in offsets}
+            async for page in pages:  # a throttled response is empty
+                found |= {(topic, index, record.offset): record for _, record in page if record.offset in wanted}
+                if reader.positions[index] > offset:
+                    break
         at = reader.positions[index]
     return found
-
-
-def is_copy(letter: Letter) -> bool:
-    """Whether the dead letter has a key, a value or headers of the original record."""
-    record = letter.record
-    return record.key is not None or record.value is not None or any(name not in OWN for name, _ in record.headers)

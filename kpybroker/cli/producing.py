@@ -11,6 +11,7 @@ from kpybroker.cli.json_lines import Outgoing, parse_json_line
 from kpybroker.cli.murmur2 import partition_of
 from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.client.session import refusal_text
+from kpybroker.client.transaction import VERSIONS_MAX, Transactions
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.batch import Headers, Keyed, Record, encode_batch
 from kpybroker.wire.records.compression import Codec
@@ -97,9 +98,13 @@ class Lines:
 
 
 class RecordSender:
-    """Sends records to one topic. `sent` counts the records that the brokers have acknowledged."""
+    """Sends records to one topic. `sent` counts the records that the brokers have acknowledged.
 
-    def __init__(self, client: Client, topic: str, how: SendOptions) -> None:
+    transactions: if given, the records belong to the open transaction.
+    """
+
+    def __init__(self, client: Client, topic: str, how: SendOptions, transactions: Transactions | None = None) -> None:
+        self._transactions = transactions
         self._client = client
         self._topic = topic
         self._how = how
@@ -126,7 +131,9 @@ class RecordSender:
         if chosen is not None:
             require_partition(self._topic, chosen, range(self._count))
         self._keyless = time.time_ns() // 1000 % self._count
-        if self._how.acks == -1:
+        if self._transactions is not None:
+            self._producer = self._transactions.producer
+        elif self._how.acks == -1:
             self._producer = await self._client.patiently(self._begin)
         return created
 
@@ -188,8 +195,11 @@ class RecordSender:
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 base_sequence=sequence,
+                transactional=self._transactions is not None,
             )
             todo[partition] = memoryview(batch_bytes)
+        if todo and self._transactions is not None:
+            await self._transactions.add_partitions(self._topic, todo)
         if todo:
             # without a producer id, a batch that is sent again may be stored twice
             await self._client.patiently(lambda: self._send(todo), resend=self._producer[0] >= 0)
@@ -209,6 +219,7 @@ class RecordSender:
         for node in sorted({leaders[partition] for partition in todo}):
             mine = {partition: batch for partition, batch in todo.items() if leaders[partition] == node}
             request = produce.Request(
+                transactional_id=None if self._transactions is None else self._transactions.transactional_id,
                 acks=self._how.acks,
                 timeout_ms=self._client.timeout_ms,
                 topic_data=[
@@ -227,7 +238,8 @@ class RecordSender:
                 for partition in mine:
                     del todo[partition]
                 continue
-            response = await self._client.ask("Produce", request, node=node)
+            at_most = None if self._transactions is None else VERSIONS_MAX["Produce"]
+            response = await self._client.ask("Produce", request, node=node, at_most=at_most)
             for row in response.responses[0].partition_responses:
                 if row.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                     todo.pop(row.index, None)

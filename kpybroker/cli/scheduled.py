@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kpybroker.cli import options
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.json_lines import json_fields
+from kpybroker.cli.paging import first_of, parse_place, progress
 from kpybroker.cli.pending_records import Pending, PendingRecords
 from kpybroker.cli.show import remark, show_json, show_table
 from kpybroker.cli.times import when
@@ -50,12 +48,7 @@ def list_(
 
     async def show(client: Client) -> None:
         pending = await _opened(client, name)
-        found: list[Pending] = []
-        async with aclosing(pending.pages()) as pages:
-            async for page in pages:
-                found += page if matches is None else [each for each in page if matches(each.record)]
-                if len(found) > most:
-                    break
+        found = await first_of(pending.pages(), lambda each: matches is None or matches(each.record), most)
         if as_json:
             show_json([_as_json(each) for each in found[:most]])
         elif found:
@@ -77,7 +70,7 @@ def show(
     timeout: options.Timeout = None,
 ) -> None:
     """Print one pending record as JSON, with its time."""
-    wanted = _parsed([record])
+    wanted = [parse_place(record)]
 
     async def look(client: Client) -> None:
         (found,) = await _find(await _opened(client, name), name, wanted)
@@ -99,22 +92,19 @@ def cancel(
     """Cancel pending records, so that they are never delivered. Without --execute, only the plan is shown."""
     if bool(records) == (where is not None):
         raise ConfigError("name the records to cancel, or give --where EXPRESSION")
-    wanted, matches = list(dict.fromkeys(_parsed(records or []))), options.filter_of(where)
+    wanted, matches = list(dict.fromkeys(map(parse_place, records or []))), options.filter_of(where)
 
     async def withdraw(client: Client) -> None:
         pending = await _opened(client, name)
         if matches is None:
             found = await _find(pending, name, wanted)
         else:
-            found = []
-            async with aclosing(pending.pages()) as pages:
-                async for page in pages:
-                    found += [each for each in page if matches(each.record)]
+            found = await first_of(pending.pages(), lambda each: matches(each.record), sys.maxsize)
         now_ms = _now_ms()
         soon = [each for each in found if each.due_ms <= now_ms + SOON_MS]
         late = [each for each in found if each.due_ms > now_ms + SOON_MS]
         if execute:
-            with _progress("cancelled") as tell:
+            with progress("cancelled") as tell:
                 for number, each in enumerate(late, 1):
                     await pending.cancel(each)
                     tell(number, len(late))
@@ -136,18 +126,6 @@ def cancel(
     options.run(withdraw)
 
 
-def _parsed(names: list[str]) -> list[tuple[int, int]]:
-    """Partitions and offsets. Raises ConfigError."""
-    found = []
-    for name in names:
-        partition, colon, offset = name.partition(":")
-        digits = partition + offset
-        if not (colon and partition and offset and digits.isascii() and digits.isdecimal() and len(digits) < 30):
-            raise ConfigError(f"cannot read the record {name!r}: write PARTITION:OFFSET, such as 0:1234")
-        found.append((int(partition), int(offset)))
-    return found
-
-
 async def _find(pending: PendingRecords, topic: str, wanted: list[tuple[int, int]]) -> list[Pending]:
     """The pending records with these partitions and offsets. Raises CommandFailed if one is not pending."""
     found: dict[tuple[int, int], Pending] = {}
@@ -164,22 +142,8 @@ async def _find(pending: PendingRecords, topic: str, wanted: list[tuple[int, int
 
 
 async def _opened(client: Client, topic: str) -> PendingRecords:
-    with _progress("read") as tell:
+    with progress("read") as tell:
         return await PendingRecords.open(client, topic, tell)
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr, if that is a terminal. Yields a function of (done, total)."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    console = Console(stderr=True)
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not _is_terminal()) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _is_terminal() -> bool:
-    return sys.stderr.isatty()
 
 
 def _now_ms() -> int:

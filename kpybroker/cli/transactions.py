@@ -12,7 +12,7 @@ from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.cli.times import when
 from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.client.coordinators import OF_TRANSACTIONS, coordinator
-from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.errors import ErrorCode
 from kpybroker.similar_names import nearest_name
 from kpybroker.wire.rpc import describe_transactions, init_producer_id, list_transactions
 
@@ -131,8 +131,6 @@ async def _fence(client: Client, name: str, timeout_ms: int) -> None:
         node = await coordinator(client, name, OF_TRANSACTIONS)
         request = init_producer_id.Request(transactional_id=name, transaction_timeout_ms=timeout_ms)
         response = await client.ask("InitProducerId", request, node=node, at_most=INIT_VERSION_MAX)
-        if response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:  # it is being aborted now
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"transaction {name} is still ending")
-        check(response.error_code, name)
+        check(response.error_code, name)  # CONCURRENT_TRANSACTIONS while it is being aborted
 
     await client.patiently(attempt)

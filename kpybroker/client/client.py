@@ -50,6 +50,8 @@ PASSING = {
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
 }
 """Errors that the protocol guide calls retriable. A command retries them until its timeout."""
 

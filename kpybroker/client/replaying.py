@@ -36,7 +36,7 @@ UNSENT_EPOCHS = ("current_leader_epoch", "last_fetched_epoch")
 """Leader epochs, which differ between clusters; -1 stands for an unknown one."""
 BY_GROUP = {"generation_id": "generation", "generation_id_or_member_epoch": "generation", "member_epoch": "epoch"}
 ASSIGNED = ("member_id", "session_id")
-RETRIED = {code.name for code in (*PASSING, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CONCURRENT_TRANSACTIONS)}
+RETRIED = {code.name for code in (*PASSING, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
 """Errors after which a request is sent again, as clients do, if they were not in the recording: for example, the other
 cluster may take longer to create a topic."""
 RETRY_AFTER_S, RETRIES_S = 0.1, 5.0
