@@ -25,6 +25,7 @@ LONG = (
     "docs/fewer-partitions.md",
     "docs/recipes.md",
     "docs/record-filters.md",
+    "docs/retries.md",
     "docs/scheduled-delivery.md",
     "docs/testing.md",
     "docs/tutorial.md",

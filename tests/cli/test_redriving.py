@@ -7,7 +7,6 @@ response is read.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -39,14 +38,28 @@ class Killed(Exception):
 
 class MortalClient(Client):
     """A client that dies at its request number `dies_at`, before it is sent or, if `answered`, after it has been
-    handled."""
+    handled. Before its request number `pauses_at`, it waits until `other` has ended."""
 
-    def __init__(self, bootstrap: str, dies_at: int | None = None, *, answered: bool = False) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        dies_at: int | None = None,
+        *,
+        answered: bool = False,
+        pauses_at: int | None = None,
+        other: asyncio.Event,
+    ) -> None:
         super().__init__(client_dialer(real_world(), {}), parse_bootstrap(bootstrap), TIMEOUT_MS)
         self._left = dies_at
         self._answered = answered
+        self._until_pause = pauses_at
+        self._other = other
 
     async def ask(self, name: str, request: Any, **more: Any) -> Any:
+        if self._until_pause is not None:
+            self._until_pause -= 1
+            if self._until_pause == 0:
+                await self._other.wait()
         if self._left is None:
             return await super().ask(name, request, **more)
         self._left -= 1
@@ -67,12 +80,14 @@ class Write(NamedTuple):
 
 
 class Redrive(NamedTuple):
-    """Redrives run at once, each with the keys it sends, its maximum, and the request at which it dies."""
+    """One or two redrives run at once: the keys that they send, their maximum, the request at which they die, and the
+    one at which the second waits for the end of the first."""
 
     keys: tuple[str, ...]
-    most: int | None
-    dies_at: int | None
-    answered: bool
+    most: int | None = None
+    dies_at: int | None = None
+    answered: bool = False
+    pauses_at: int | None = None
 
 
 writes = st.builds(Write, st.text(KEYS, min_size=1, max_size=LETTERS_MAX), st.booleans(), st.booleans())
@@ -82,6 +97,7 @@ redrives = st.builds(
     most=st.none() | st.integers(1, 5),
     dies_at=st.none() | st.integers(1, 40),
     answered=st.booleans(),
+    pauses_at=st.none() | st.integers(1, 30),
 )
 
 
@@ -94,21 +110,31 @@ class World:
         self.dead = broker.topic("dead", partitions=2)
         self.written: list[str] = []
 
-    def run(self, *scenarios: Callable[[Client], Awaitable[None]], **of: Any) -> list[BaseException | None]:
-        """Run scenarios at the same time, each with its own client."""
-
-        async def one(scenario: Callable[[Client], Awaitable[None]]) -> None:
-            client = MortalClient(self.broker.bootstrap, **of)
-            with contextlib.closing(client):
-                await client.start()
-                await scenario(client)
+    def run(
+        self, *scenarios: Callable[[Client], Awaitable[None]], pauses_at: int | None = None, **of: Any
+    ) -> list[BaseException | None]:
+        """Run scenarios at the same time, each with its own client. `pauses_at` is for the second."""
 
         async def every() -> list[BaseException | None]:
-            return await asyncio.gather(*map(one, scenarios), return_exceptions=True)
+            first = asyncio.Event()
+
+            async def one(number: int, scenario: Callable[[Client], Awaitable[None]]) -> None:
+                pauses = pauses_at if number else None
+                client = MortalClient(self.broker.bootstrap, pauses_at=pauses, other=first, **of)
+                try:
+                    await client.start()
+                    await scenario(client)
+                finally:
+                    client.close()
+                    if number == 0:
+                        first.set()
+
+            return await asyncio.gather(*(one(*each) for each in enumerate(scenarios)), return_exceptions=True)
 
         return asyncio.run(every())
 
-    def write(self, what: Write) -> None:
+    def write(self, what: Write, meanwhile: Callable[[], None] | None = None) -> None:
+        """Write letters. `meanwhile` is called when they were sent, before the transaction ends."""
         ids = [f"{key}{len(self.written) + number}" for number, key in enumerate(what.keys)]
 
         async def send(client: Client) -> None:
@@ -124,6 +150,8 @@ class World:
                 if transactions is None:
                     await sender.flush()
             await sender.flush()
+            if meanwhile is not None:
+                await asyncio.to_thread(meanwhile)
             if transactions is not None:
                 await transactions.end(commits=not what.is_aborted)
 
@@ -146,7 +174,9 @@ class World:
 
             return redrive
 
-        ended = self.run(*map(scenario, what.keys), dies_at=what.dies_at, answered=what.answered)
+        ended = self.run(
+            *map(scenario, what.keys), dies_at=what.dies_at, answered=what.answered, pauses_at=what.pauses_at
+        )
         for error in ended:
             assert error is None or isinstance(error, Killed | CommandFailed), repr(error)
             assert not isinstance(error, CommandFailed) or "another redrive" in str(error)
@@ -174,9 +204,9 @@ def test_each_letter_goes_home_once(
         if alone and step.most is None:
             wanted = {name for name in world.written if name[0] in step.keys[0]}
             assert wanted <= set(world.at_home(len(wanted)))
-    assert len(world.redrive(Redrive((KEYS,), None, None, answered=False))) == 1
+    assert len(world.redrive(Redrive((KEYS,)))) == 1
     assert world.at_home(len(world.written)) == sorted(world.written)
-    assert world.redrive(Redrive((KEYS,), None, None, answered=False))[0].sent.total() == 0
+    assert world.redrive(Redrive((KEYS,)))[0].sent.total() == 0
 
 
 @pytest.mark.parametrize("most", range(1, 4))
@@ -187,7 +217,7 @@ def test_a_maximum_is_exact(kpybroker: Broker, monkeypatch: pytest.MonkeyPatch, 
     world.write(Write("aaaa", in_one=False, is_aborted=False))
     sent = 0
     while sent < len(world.written):
-        (counts,) = world.redrive(Redrive(("a",), most, None, answered=False))
+        (counts,) = world.redrive(Redrive(("a",), most))
         assert counts.sent.total() == min(most, len(world.written) - sent)
         sent += most
     assert world.at_home(len(world.written)) == sorted(world.written)
@@ -224,3 +254,35 @@ def test_a_broker_that_takes_less_metadata(monkeypatch: pytest.MonkeyPatch) -> N
         assert world.at_home(0) == []
         assert shell("dlq", "redrive", world.dead, "--execute").code == 0
         assert world.at_home(8) == sorted(world.written)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_redrive_may_be_killed_at_each_request(kpybroker: Broker, answered: bool) -> None:
+    world, dies_at, done = World(kpybroker), 0, list[Counts]()
+    while not done:
+        dies_at += 1
+        world.write(Write("abc", in_one=False, is_aborted=False))
+        done = world.redrive(Redrive((KEYS,), dies_at=dies_at, answered=answered))
+        world.redrive(Redrive((KEYS,)))
+        assert world.at_home(len(world.written)) == sorted(world.written)
+    assert dies_at > 10
+
+
+def test_a_redrive_may_begin_at_each_request_of_another(kpybroker: Broker) -> None:
+    world = World(kpybroker)
+    for pauses_at in range(1, 30):
+        world.write(Write("abc", in_one=False, is_aborted=False))
+        assert world.redrive(Redrive((KEYS, KEYS), pauses_at=pauses_at))
+        assert world.at_home(len(world.written)) == sorted(world.written)
+
+
+def test_letters_of_an_open_transaction_are_left(kpybroker: Broker) -> None:
+    world = World(kpybroker)
+    world.write(Write("ab", in_one=False, is_aborted=False))
+
+    def redrive() -> None:
+        assert [each.sent.total() for each in world.redrive(Redrive((KEYS,)))] == [2]
+
+    world.write(Write("abc", in_one=True, is_aborted=False), redrive)
+    assert [each.sent.total() for each in world.redrive(Redrive((KEYS,)))] == [3]
+    assert world.at_home(len(world.written)) == sorted(world.written)
