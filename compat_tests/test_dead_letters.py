@@ -121,19 +121,18 @@ def test_a_java_consumer_rejects_and_an_operator_sends_back(
     assert [(letter.key(), letter.value(), headers(letter)) for letter in found] == [
         (b"k%d" % offset, b"v%d" % offset, pointers(topic, group, offset, 1, REJECTED)) for offset in (1, 3)
     ]
-    shown = json.loads(kpybroker(broker, "groups", "dead-letters", group, "--json"))
-    assert [(row["topic"], row["offset"], row["reason"]) for row in shown] == [
-        (topic, 1, REJECTED),
-        (topic, 3, REJECTED),
+    shown = json.loads(kpybroker(broker, "dlq", "list", f"dlq.{group}", "--json"))
+    assert [(row["origin"], row["error"]) for row in shown] == [
+        ({"topic": topic, "partition": 0, "offset": offset}, REJECTED) for offset in (1, 3)
     ]
-    kpybroker(broker, "groups", "redrive", group, "--execute")
+    kpybroker(broker, "dlq", "redrive", f"dlq.{group}", "--execute")
     again = consumer.poll_until(2)
     assert [(record.offset, record.deliveries, record.value) for record in again] == [(4, 1, "v1"), (5, 1, "v3")]
     for record in again:
         consumer.acknowledge(record, "ACCEPT")
     assert consumer.commit() == {0: "NONE"}
     consumer.close()
-    assert json.loads(kpybroker(broker, "groups", "dead-letters", group, "--json")) == []
+    assert json.loads(kpybroker(broker, "dlq", "list", f"dlq.{group}", "--json")) == []
 
 
 def test_a_record_that_is_released_too_often_becomes_a_dead_letter(

@@ -11,10 +11,9 @@ from compat_tests.reading import stored
 from kpybroker.spark import Cluster
 from oracle.target import Target
 from spark_examples import orders_dlq
-from spark_examples.orders_dlq import COUNT, GROUP, Topics, orders
+from spark_examples.orders_dlq import COUNT, Topics, orders
 
-SOURCE = ["__dlq.errors.topic", "__dlq.errors.partition", "__dlq.errors.offset", "__dlq.errors.group", "dlq.timestamp"]
-SOURCE.append("__dlq.errors.message")
+SOURCE = [f"__dlq.errors.{fact}" for fact in ("topic", "partition", "offset", "timestamp", "message")]
 
 
 def is_fit(value: bytes | None) -> bool:
@@ -42,11 +41,10 @@ def check(bootstrap: str, topics: Topics) -> None:
     for letter in dead:
         pointers = dict(letter.headers()[-len(SOURCE) :])
         assert list(pointers) == SOURCE
-        topic, partition, offset, group, timestamp_ms = (pointers[name].decode() for name in SOURCE[:5])
+        topic, partition, offset, timestamp_ms = (pointers[name].decode() for name in SOURCE[:4])
         source = sources.pop((topic, int(partition), int(offset)))
         assert (letter.key(), letter.value()) == (source.key(), source.value())
         assert letter.headers()[: -len(SOURCE)] == (source.headers() or [])
-        assert group == GROUP
         assert timestamp_ms == str(source.timestamp()[1])
         assert not is_fit(letter.value())
     assert len(dead) + len(accepted) == COUNT

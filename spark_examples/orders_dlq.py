@@ -4,9 +4,9 @@ source.
     python -m spark_examples.orders_dlq [--bootstrap 127.0.0.1:9092] [--command-config FILE] [--workdir DIR]
 
 One stream with one sink: every row names its target topic. A dead letter has the key, value and headers of its source
-unchanged, and more headers: `dlq.timestamp`, and those of dead letters of share groups (KIP-1191). So `kpybroker groups
-dead-letters orders --topic NAME` shows them, and `kpybroker groups redrive` sends them back. Spark's Kafka sink may
-repeat the batch in which it was killed; topic, partition and offset identify such duplicates.
+unchanged, and more headers: those of dead letters of share groups (KIP-1191), and `__dlq.errors.timestamp`. So
+`kpybroker dlq list NAME` shows them, and `kpybroker dlq redrive NAME` sends them home. Spark's Kafka sink may repeat
+the batch in which it was killed; topic, partition and offset identify such duplicates.
 """
 
 import json
@@ -25,8 +25,6 @@ from spark_examples.running import command_line
 
 SEED = 2013
 COUNT = 5_000
-GROUP = "orders"
-"""The group of `kpybroker groups dead-letters`. A stream is no group, so any name will do."""
 ORDER = "id long, customer string, cents long, ordered timestamp"
 ASIDE = "unreadable"
 """The column where from_json puts values that it cannot parse."""
@@ -97,8 +95,7 @@ def source_headers() -> Column:
         "__dlq.errors.topic": F.col("topic"),
         "__dlq.errors.partition": F.col("partition"),
         "__dlq.errors.offset": F.col("offset"),
-        "__dlq.errors.group": F.lit(GROUP),
-        "dlq.timestamp": F.unix_millis("timestamp"),
+        "__dlq.errors.timestamp": F.unix_millis("timestamp"),
         "__dlq.errors.message": F.col("reason"),
     }
     return F.array(

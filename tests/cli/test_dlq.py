@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from kpybroker.cli import group_facts
+from kpybroker.client import session
+from kpybroker.client.client import Client
+from kpybroker.client.transaction import Transactions
 from kpybroker.shares.dead_letters import DELIVERY_COUNT, GROUP, MESSAGE, OFFSET, PARTITION, TOPIC
 from tests.cli.shell import Answer, Shell
 
@@ -225,10 +229,11 @@ def test_a_partition_that_is_missing_is_chosen_by_the_key(letters: Letters) -> N
     letters.redrive()
     assert len({partition for partition, _ in letters.values()}) == 1
     other = f"other-{letters.topic}"
-    letters.shell("topics", "create", other)
-    letters.write(2, value="c", partition=1)
+    letters.shell("topics", "create", other, "--partitions", "2")
+    letters.write(2, value="c", key="k", partition=0)
+    letters.write(2, value="d", key="k", partition=1)
     letters.redrive("--to", other)
-    assert letters.values(other) == [(0, "c")]
+    assert len({partition for partition, _ in letters.values(other)}) == 1
 
 
 def test_a_trimmed_topic(letters: Letters) -> None:
@@ -250,12 +255,34 @@ def test_a_topic_that_was_created_again(letters: Letters) -> None:
     letters.shell("topics", "delete", letters.dead)
     letters.shell("topics", "create", letters.dead)
     letters.write(0, value="b")
-    told = letters.shell("dlq", "redrive", letters.dead, "--execute")
-    if told.code:
-        assert f"`kpybroker groups delete {letters.dead}-redrive` forgets what was redriven" in told.err
-        letters.shell("groups", "delete", f"{letters.dead}-redrive")
-        letters.redrive()
+    assert letters.redrive()["topics"] == [letters.sent(sent=1)]
     assert [value for _, value in letters.values()] == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("offset", "metadata", "reason"),
+    [(9, "", "ends at 1, but letters up to 8 were redriven"), (1, "of others", "that no redrive has committed")],
+)
+def test_an_offset_of_others_is_refused(letters: Letters, offset: int, metadata: str, reason: str) -> None:
+    """Otherwise new letters could be taken for redriven ones."""
+    letters.write(0, value="a")
+    redriven = f"{letters.dead}-redrive"
+
+    async def commit(client: Client) -> None:
+        transactions = Transactions(client, redriven)
+        await transactions.start()
+        await transactions.commit_offsets(redriven, letters.dead, {0: (offset, metadata)})
+        await transactions.end(commits=True)
+        await group_facts.commits(client, redriven, stable=True)
+
+    session.run(commit, letters.shell.bootstrap)
+    for command in (["list"], ["redrive", "--execute"]):
+        told = letters.shell("dlq", command[0], letters.dead, *command[1:])
+        assert told.code == 1
+        assert reason in told.err
+        assert f"`kpybroker groups delete {redriven}` forgets what was redriven" in told.err
+    assert letters.shell("groups", "delete", redriven).code == 0
+    assert letters.redrive()["topics"] == [letters.sent(sent=1)]
 
 
 def test_a_topic_that_is_unknown(shell: Shell, topic: str) -> None:
