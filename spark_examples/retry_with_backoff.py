@@ -4,8 +4,8 @@
 
 The stream tries each payment, and forwards it: to `paid`; or if it was refused, to its own topic again, with the header
 `deliver-after`, so that the broker delivers it after this delay (docs/scheduled-delivery.md); or, after the last delay,
-to `dead`. The headers for attempts, source and error are those of docs/retries.md, so `kpybroker dlq redrive` sends dead
-letters home.
+to `dead`. The headers for attempts, source and error are those of docs/retries.md, so that `kpybroker dlq redrive`
+sends dead letters home.
 
 - A read_committed consumer sees each payment once, in `paid` or in `dead` (`forwarding.py`). An attempt may be repeated
   after a failure, so the payment system must accept that.
