@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Set
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from kpybroker.cli.consuming import TopicReader, find_ends
 from kpybroker.cli.redriven import Redriven, redriven_in
 from kpybroker.client.client import EARLIEST, Client
 from kpybroker.errors import ErrorCode
+from kpybroker.metadata.retirements import retired_name
 from kpybroker.shares.dead_letters import DELIVERY_COUNT, GROUP, MESSAGE, OFFSET, PARTITION, TOPIC
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import Record
@@ -17,6 +18,8 @@ from kpybroker.wire.records.batch import Record
 OWN = "__dlq."
 """The names of the headers of dead letters begin with this."""
 DIGITS_MAX = 19
+MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
+"""The errors for topics that do not exist."""
 NO_TOPIC = f"no header {TOPIC}"
 NO_PARTITION = f"no usable header {PARTITION}"
 FROM_HERE = f"{TOPIC} names the dead letter topic itself"
@@ -138,37 +141,38 @@ class LetterReader:
 
 async def originals_of(client: Client, letters: Iterable[Letter]) -> dict[Source, Record]:
     """The original records of dead letters without a copy. Deleted records are missing. Raises KafkaError, OSError."""
-    wanted: dict[TopicPartition, list[int]] = {}
+    wanted: dict[TopicPartition, set[int]] = {}
     for letter in letters:
         if letter.source is not None and not letter.is_copy:
             topic, index, offset = letter.source
-            wanted.setdefault((topic, index), []).append(offset)
+            wanted.setdefault((topic, index), set()).add(offset)
     found: dict[Source, Record] = {}
-    known = await client.metadata({topic for topic, _ in wanted}) if wanted else {}
+    names = {topic for topic, _ in wanted}
+    known = await client.metadata({*names, *map(retired_name, names)}) if wanted else {}
+    counts = {name: len(topic.partitions) for name, topic in known.items() if topic.error_code not in MISSING}
     for (topic, index), offsets in wanted.items():
-        there = known.get(topic)
-        if there is None or there.error_code in (
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ):
-            continue
-        if index < len(there.partitions):
-            found |= await _records_at(client, topic, index, sorted(set(offsets)))
+        in_use, retired = counts.get(topic, 0), counts.get(retired_name(topic), 0)
+        place = topic, index
+        if index >= in_use:
+            place = retired_name(topic), in_use + retired - 1 - index  # the retired ones are numbered from the last
+        if place[1] >= 0:
+            records = await _records_at(client, *place, offsets)
+            found |= {(topic, index, offset): record for offset, record in records.items()}
     return found
 
 
-async def _records_at(client: Client, topic: str, index: int, offsets: Sequence[int]) -> dict[Source, Record]:
-    found: dict[Source, Record] = {}
-    wanted = set(offsets)
+async def _records_at(client: Client, topic: str, index: int, offsets: Set[int]) -> dict[int, Record]:
+    """The records of a partition at these offsets, as far as they exist."""
+    found: dict[int, Record] = {}
     at, end = 0, (await find_ends(client, topic, [index]))[index]
     start = (await client.list_offsets({(topic, index): EARLIEST}))[topic, index]
-    for offset in offsets:
+    for offset in sorted(offsets):
         if offset < max(at, start) or offset >= end:
             continue
         reader = TopicReader(client, topic, {index: offset}, {index: end})
         async with aclosing(reader.pages()) as pages:
             async for page in pages:  # a throttled response is empty
-                found |= {(topic, index, record.offset): record for _, record in page if record.offset in wanted}
+                found |= {record.offset: record for _, record in page if record.offset in offsets}
                 if reader.positions[index] > offset:
                     break
         at = reader.positions[index]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from kpybroker.cli import group_facts
 from kpybroker.client.client import Client, CommandFailed
+from kpybroker.metadata.retirements import topic_of_retired
 
 METADATA_MAX = 4096
 """The most characters of a commit's metadata: Apache Kafka's default of offset.metadata.max.bytes."""
@@ -27,8 +28,11 @@ Range = tuple[int, int]
 
 
 def redriven_by(topic: str) -> str:
-    """The name of the group, and of the transactional id, with which the dead letters of a topic are redriven."""
-    return f"{topic}-redrive"
+    """The name of the group, and of the transactional id, with which the dead letters of a topic are redriven.
+
+    It is the same for the topic's retired partitions, so that their letters stay redriven when they are retired.
+    """
+    return f"{topic_of_retired(topic) or topic}-redrive"
 
 
 @dataclass(frozen=True, slots=True)

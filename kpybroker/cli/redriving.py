@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 from kpybroker.cli.group_facts import commits
 from kpybroker.cli.json_lines import Outgoing
-from kpybroker.cli.letters import OWN, Letter, LetterReader, Source, originals_of
+from kpybroker.cli.letters import MISSING, OWN, Letter, LetterReader, Source, originals_of
 from kpybroker.cli.paging import Tell
 from kpybroker.cli.producing import RecordSender, SendOptions
 from kpybroker.cli.redriven import METADATA_MAX, Redriven, redriven_by
 from kpybroker.client.client import Client, CommandFailed, check
+from kpybroker.client.session import refusal_text
 from kpybroker.client.transaction import TIMEOUT_MS, Transactions
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.scheduled import times
@@ -29,7 +30,6 @@ REMEMBERED = 10_000
 SCHEDULING = {name.decode() for name in (times.DELIVER_AT, times.DELIVER_AFTER, times.ACCEPTED, times.OFFSET)}
 """Headers of a record's last delivery. A redriven record is to be delivered now."""
 FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
 @dataclass(slots=True)
@@ -195,8 +195,7 @@ class Redriver:
                 if topic.error_code in MISSING and self._to is None:
                     raise CommandFailed(
                         f"the dead letter {new[name].name} is from the topic {name}, which does not exist; create it, "
-                        "send its letters to another one with --to TOPIC, or leave them out with "
-                        f"--where 'header.{TOPIC} != {json.dumps(name)}'"
+                        + _ways_out(name)
                     )
                 if topic.error_code in MISSING:
                     raise CommandFailed(f"there is no topic {name}; create it with `kpybroker topics create {name}`")
@@ -270,9 +269,7 @@ class Redriver:
                 outgoing.setdefault(fate.name, []).append(fate.outgoing)
         try:
             for topic, records in outgoing.items():
-                sender = await self._sender(topic, transactions)
-                await sender.add(records)
-                await sender.flush()
+                await self._send(topic, records, transactions)
             await transactions.commit_offsets(redriven_by(self._topic), self._topic, offsets)
         except (KafkaError, CommandFailed, OSError, asyncio.CancelledError):
             with contextlib.suppress(KafkaError, OSError):
@@ -280,11 +277,24 @@ class Redriver:
             raise
         await transactions.end(commits=True)
 
-    async def _sender(self, topic: str, transactions: Transactions) -> RecordSender:
-        if topic not in self._senders:
-            sender = self._senders[topic] = RecordSender(self._client, topic, SendOptions(), transactions)
-            await sender.start()
-        return self._senders[topic]
+    async def _send(self, topic: str, records: Sequence[Outgoing], transactions: Transactions) -> None:
+        try:
+            if topic not in self._senders:
+                sender = self._senders[topic] = RecordSender(self._client, topic, SendOptions(), transactions)
+                await sender.start()
+            await self._senders[topic].add(records)
+            await self._senders[topic].flush()
+        except KafkaError as refusal:  # the topic may be a view, or have a smaller limit
+            if refusal.code in FENCED:
+                raise
+            raise CommandFailed(f"{topic}: {refusal_text(refusal)}; {_ways_out(topic)}") from refusal
+
+
+def _ways_out(topic: str) -> str:
+    return (
+        f"send its letters to another one with --to TOPIC, or leave them out with --where 'header.{TOPIC} != "
+        f"{json.dumps(topic)}'"
+    )
 
 
 def _no_room(letter: Letter) -> str:

@@ -236,6 +236,42 @@ def test_a_partition_that_is_missing_is_chosen_by_the_key(letters: Letters) -> N
     assert len({partition for partition, _ in letters.values(other)}) == 1
 
 
+def test_a_topic_that_takes_no_records(letters: Letters) -> None:
+    """The transaction is aborted: nothing of the page was sent."""
+    view = f"view-{letters.topic}"
+    letters.shell("topics", "create", view, "--view-of", letters.topic, "--where", "exists key")
+    letters.write(0, value="a")
+    letters.write(1, value="b", topic=view)
+    told = letters.shell("dlq", "redrive", letters.dead, "--execute")
+    assert told.code == 1
+    assert told.err.startswith(f"kpybroker: {view}: the broker refuses: ")
+    assert told.err.endswith(f"leave them out with --where 'header.{TOPIC} != \"{view}\"'\n")
+    assert letters.left() == ["a", "b"]
+    assert letters.redrive("--to", letters.topic)["topics"] == [letters.sent(sent=2)]
+
+
+def test_records_of_a_retired_partition_are_found(letters: Letters) -> None:
+    letters.shell("produce", letters.topic, "--partition", "1", stdin=b"zero\none\n")
+    letters.write(1, partition=1)
+    assert letters.shell("topics", "alter", letters.topic, "--partitions", "1").code == 0
+    assert letters("show", "1:0").json["original"]["value"] == "one"
+    assert letters.redrive()["topics"] == [letters.sent(sent=1)]
+    assert letters.values() == [(0, "one")]
+
+
+def test_letters_stay_redriven_when_their_partition_is_retired(letters: Letters) -> None:
+    for number in range(4):
+        letters.write(number, partition=1, value=str(number), key="odd" if number % 2 else "even")
+    letters.redrive("--where", 'key == "odd"')
+    assert letters.shell("topics", "alter", letters.dead, "--partitions", "1").code == 0
+    assert letters.left() == []
+    letters.dead += ".retired"
+    assert letters.left() == ["0", "2"]
+    assert letters.redrive()["topics"] == [letters.sent(sent=2)]
+    assert letters.left() == []
+    assert sorted(value or "" for _, value in letters.values()) == list("0123")
+
+
 def test_a_trimmed_topic(letters: Letters) -> None:
     """Ranges below the start of the log are forgotten, so that they take no room."""
     for number in range(6):
