@@ -210,3 +210,40 @@ def test_without_an_authorizer_the_answer_says_so(kpybroker: Broker, monkeypatch
     refused = Shell(kpybroker.bootstrap, monkeypatch)("acls", "list")
     assert refused.code == 1
     assert "No Authorizer is configured" in refused.err
+
+
+def test_a_redrive_needs_what_the_page_says(
+    kpybroker_secure: Broker, admin: Run, user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/security-acls.md: without one of these rights, the command fails, and with all of them it does not."""
+    home, dead = kpybroker_secure.topic("home", partitions=1), kpybroker_secure.topic("dlq.home", partitions=1)
+    kpybroker_secure.send(home, "original")
+    for headers in ({}, {"__dlq.errors.offset": b"0"}):
+        origin = {"__dlq.errors.topic": home, "__dlq.errors.partition": b"0"}
+        kpybroker_secure.send(dead, *([None] if headers else ["copy"]), headers={**origin, **headers})
+    assert admin("users", "add", user, stdin=b"secret").code == 0
+    client = kpybroker_secure.client
+    login = f'{MODULE} required username="{user}" password="secret";'
+    lines = [line for line in client.properties.read_text().splitlines() if not line.startswith("sasl.jaas.config")]
+    (tmp_path / "user.properties").write_text("\n".join([*lines, f"sasl.jaas.config={login}"]))
+
+    def as_user(*arguments: str) -> Answer:
+        with monkeypatch.context() as patch:
+            patch.setenv("KPYBROKER_COMMAND_CONFIG", str(tmp_path / "user.properties"))
+            return Shell(kpybroker_secure.bootstrap, patch)(*arguments)
+
+    to_list = [("read", "--topic", dead), ("describe", "--group", f"{dead}-redrive")]
+    to_redrive = [
+        ("read", "--group", f"{dead}-redrive"),
+        ("write", "--transactional-id", f"{dead}-redrive"),
+        ("write", "--topic", home),
+        ("read", "--topic", home),
+    ]
+    for command, rights in (("list", to_list), ("redrive", to_redrive)):
+        more = ["--execute"] if command == "redrive" else []
+        for right in rights:
+            assert "AUTHORIZATION_FAILED" in as_user("dlq", command, dead, *more).err
+            assert admin("acls", "allow", user, *right).code == 0
+        told = as_user("dlq", command, dead, *more)
+        assert (told.code, told.err) == (0, "")
+    assert [record.value for record in kpybroker_secure.records(home)] == [b"original", b"copy", b"original"]
