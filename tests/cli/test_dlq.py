@@ -12,6 +12,7 @@ from kpybroker.client import session
 from kpybroker.client.client import Client
 from kpybroker.client.transaction import Transactions
 from kpybroker.shares.dead_letters import DELIVERY_COUNT, GROUP, MESSAGE, OFFSET, PARTITION, TOPIC
+from kpybroker.testing import Broker
 from tests.cli.shell import Answer, Shell
 
 REASON = "Offset rejected by client."
@@ -280,6 +281,20 @@ def test_a_trimmed_topic(letters: Letters) -> None:
     letters.shell("topics", "trim", letters.dead, "--before-offset", "4", "--partition", "0", "--execute")
     assert letters.left() == ["4"]
     assert letters.redrive()["topics"] == [letters.sent(sent=1)]
+    assert letters.left() == []
+
+
+def test_a_compacted_topic(letters: Letters, kpybroker: Broker) -> None:
+    """Letters that were left and are then removed are no gaps any more."""
+    letters.shell("configs", "set", "--topic", letters.dead, "cleanup.policy=compact")
+    for number in range(6):
+        letters.write(number, value=str(number), key=f"{number}" if number % 2 else "even")
+    letters.redrive("--where", 'key prefix "3" or key prefix "5"')
+    kpybroker.compact(letters.dead)
+    assert letters.left() == ["1", "4"], "0 and 2 have the key of 4"
+    assert letters.redrive("--where", 'key == "even"')["topics"] == [letters.sent(sent=1)]
+    assert letters.redrive()["topics"] == [letters.sent(sent=1)]
+    assert sorted(value or "" for _, value in letters.values()) == ["1", "3", "4", "5"]
     assert letters.left() == []
 
 
