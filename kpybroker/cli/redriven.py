@@ -61,8 +61,8 @@ class Redriven:
         """The set after a redrive has read the offsets from `first` to before `end`. There it found letters at the
         offsets `stored`, and leaves those at `left`, a part of them, for later; both ascend.
 
-        Offsets without letters, such as transaction markers, join the letters before them, so that they make no ranges
-        of their own.
+        Offsets without letters, such as transaction markers, join the letters beside them, and make no ranges of their
+        own.
         """
         if not stored:
             touches = first <= self.committed or any(each_end == first for _, each_end in self.ranges)
@@ -84,16 +84,14 @@ class Redriven:
 
 
 def _runs(first: int, end: int, stored: Sequence[int], left: Sequence[int]) -> Iterator[Range]:
-    """The ranges from `first` to before `end` that contain `stored`, but not `left`."""
+    """The ranges from `first` to before `end` that have letters of `stored`, but not those in `left`."""
     begin = first
     for hole in left:
-        at = bisect_left(stored, begin)
-        if stored[at] < hole:
-            yield (begin if at == 0 else stored[at]), hole
+        if stored[bisect_left(stored, begin)] < hole:
+            yield begin, hole
         begin = hole + 1
-    at = bisect_left(stored, begin)
-    if at < len(stored):
-        yield (begin if at == 0 else stored[at]), end
+    if begin <= stored[-1]:
+        yield begin, end
 
 
 def parse_redriven(committed: int, metadata: str) -> Redriven:

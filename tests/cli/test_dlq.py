@@ -237,8 +237,8 @@ def test_a_partition_that_is_missing_is_chosen_by_the_key(letters: Letters) -> N
     assert len({partition for partition, _ in letters.values(other)}) == 1
 
 
-def test_a_topic_that_takes_no_records(letters: Letters) -> None:
-    """The transaction is aborted: nothing of the page was sent."""
+def test_a_topic_that_takes_no_records(letters: Letters, kpybroker: Broker) -> None:
+    """The transaction is aborted: nothing of the page was sent, and readers of committed records need not wait."""
     view = f"view-{letters.topic}"
     letters.shell("topics", "create", view, "--view-of", letters.topic, "--where", "exists key")
     letters.write(0, value="a")
@@ -248,16 +248,22 @@ def test_a_topic_that_takes_no_records(letters: Letters) -> None:
     assert told.err.startswith(f"kpybroker: {view}: the broker refuses: ")
     assert told.err.endswith(f"leave them out with --where 'header.{TOPIC} != \"{view}\"'\n")
     assert letters.left() == ["a", "b"]
+    kpybroker.send(letters.topic, "later", partition=0)
+    assert [record.value for record in kpybroker.expect(letters.topic, 1, committed_only=True)] == [b"later"]
     assert letters.redrive("--to", letters.topic)["topics"] == [letters.sent(sent=2)]
 
 
 def test_records_of_a_retired_partition_are_found(letters: Letters) -> None:
-    letters.shell("produce", letters.topic, "--partition", "1", stdin=b"zero\none\n")
-    letters.write(1, partition=1)
+    assert letters.shell("topics", "alter", letters.topic, "--partitions", "4").code == 0
+    for partition in range(1, 4):
+        lines = b"zero of %d\none of %d\n" % (partition, partition)
+        letters.shell("produce", letters.topic, "--partition", str(partition), stdin=lines)
+        letters.write(1, told={PARTITION: partition})
     assert letters.shell("topics", "alter", letters.topic, "--partitions", "1").code == 0
-    assert letters("show", "1:0").json["original"]["value"] == "one"
-    assert letters.redrive()["topics"] == [letters.sent(sent=1)]
-    assert letters.values() == [(0, "one")]
+    for number in range(3):
+        assert letters("show", f"0:{number}").json["original"]["value"] == f"one of {number + 1}"
+    assert letters.redrive()["topics"] == [letters.sent(sent=3)]
+    assert letters.values() == [(0, f"one of {partition}") for partition in range(1, 4)]
 
 
 def test_letters_stay_redriven_when_their_partition_is_retired(letters: Letters) -> None:

@@ -52,7 +52,7 @@ def test_parsing_inverts_encoding(committed: int, ranges: list[tuple[int, int]])
     done=PAIRS,
 )
 def test_reading_settles_all_letters_but_those_left(pages: list[list[str]], done: list[tuple[int, int]]) -> None:
-    """Each letter that was read is in the set unless it is left; no other letter is, and ranges begin with a letter."""
+    """Each letter that was read is in the set unless it is left, and no other letter is."""
     found = Redriven().joined(done)
     begin, letters, left = 0, set[int](), set[int]()
     for page in pages:
