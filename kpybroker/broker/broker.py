@@ -70,7 +70,6 @@ class Broker:
             lambda: metadata.image,
             lambda: self.quorum.voters.ids,
         )
-        self.empty_partitions = EmptyPartitions(metadata, self.replication.hosting, membership.channel.ask)
         self.coordinators = Coordinators(
             world,
             metadata,
@@ -164,10 +163,8 @@ class Broker:
             "retention and checkpoints",
             retain_and_checkpoint(self.world, self.config, replication.hosting, log_dirs),
         )
-        begin(
-            "the report of empty partitions",
-            self.empty_partitions.run(self.config.log_retention_check_interval_ms / 1000),
-        )
+        empty = EmptyPartitions(self.metadata, replication.hosting, self.membership.channel.ask)
+        begin("the report of empty partitions", empty.run(self.config.log_retention_check_interval_ms / 1000))
         begin("the check for lagging followers", replication.replicas.watch_followers())
         begin("the moves between log directories", replication.replicas.moves.run())
         begin("the log cleaner", storage.cleaner.run())

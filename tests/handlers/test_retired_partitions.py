@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kpybroker.broker.empty_partitions import EmptyPartitions
 from kpybroker.call import Reply
 from kpybroker.client.peer import Peer
 from kpybroker.config.partition_keys import EMPTY, GRACE, IN_USE
@@ -187,7 +188,8 @@ def test_retired_partitions_go_when_they_are_empty(with_broker: WithBroker) -> N
     async def scenario(peer: Peer, node: Node) -> None:
         await four(peer)
         await retire(peer, "t", 2)
-        report = node.broker.empty_partitions.report
+        broker = node.broker
+        report = EmptyPartitions(broker.metadata, broker.replication.hosting, broker.membership.channel.ask).report
         cut = [delete_records.DeleteRecordsPartition(partition_index=index, offset=-1) for index in (0, 1)]
         asked = delete_records.Request(topics=[delete_records.DeleteRecordsTopic(name="t.retired", partitions=cut)])
         assert [row.error_code for row in (await peer.ask("DeleteRecords", asked)).topics[0].partitions] == [0, 0]
