@@ -60,8 +60,8 @@ class EmptyPartitions:
         for index in range(retirement.in_use, retirement.total):
             partition = self._hosting.find(retirement.topic, index)
             if partition is not None and partition.leads and partition.offline is None:
-                is_empty = partition.log.start == partition.log.end
-                found[index] = is_empty and self._metadata.is_closed(retirement.topic, index)
+                is_closed = index in retirement.empty or self._metadata.is_closed(retirement.topic, index)
+                found[index] = is_closed and partition.log.start == partition.log.end
         return found
 
     async def _tell(self, topic: str, operation: AlterOp, indexes: Collection[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kpybroker.config.key import INT, LIST, LONG, ConfigKey, at_least, obeyed
+from kpybroker.config.key import INT, LIST, LONG, ConfigKey, at_least, between, obeyed
 
 IN_USE = "kpybroker.partitions"
 GRACE = "kpybroker.partitions.grace.ms"
@@ -25,7 +25,7 @@ PARTITION_KEYS: Mapping[str, ConfigKey] = {
             GRACE,
             LONG,
             "600000",
-            at_least(0),
+            between(0, 10**15),
             doc="For how long the retired partitions still accept records, from producers that have not refreshed "
             "their metadata yet.",
         ),

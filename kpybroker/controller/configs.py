@@ -115,6 +115,8 @@ def _alter(
             current = state.config(kind, name)
             if kind == ResourceType.TOPIC:
                 wanted = change_of(resource)({**current, **retirements.settings_of(state, name)})
+                if isinstance(resource, ReplaceConfigs):  # partitions come back only if that is asked for
+                    wanted = {**retirements.settings_of(state, name), **wanted}
                 resized = retirements.changed(state, config, name, wanted)
                 wanted = retirements.other_settings(wanted)
             else:

@@ -135,7 +135,7 @@ def list_reassignments(
         if partition is not None and (partition.adding_replicas or partition.removing_replicas):
             found.append(
                 OngoingReassignment(
-                    *state.shown_as(name, index),
+                    *asked,
                     partition.replicas,
                     partition.adding_replicas,
                     partition.removing_replicas,

@@ -74,13 +74,6 @@ class ControllerState(Replaying):
         retirement = None if topic in self.topics or topic in self.views else self.retired(topic)
         return (topic, index) if retirement is None else retirement.stored_as(index)
 
-    def shown_as(self, topic: str, index: int) -> TopicPartition:
-        """The inverse of `stored_as`."""
-        retirement = self.retirement(topic)
-        if retirement is None or index < retirement.in_use:
-            return topic, index
-        return retirement.name, retirement.mirrored(index)
-
     def active(self, node_id: int) -> bool:
         """Whether a broker is registered, not fenced and not shutting down: it may lead, and may be assigned
         replicas."""

@@ -19,6 +19,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.groups.ground.commands import FetchOffsets
 from kpybroker.metadata.retirements import topic_of_retired
 from kpybroker.serving.fair_loop import Turns, partitions_in_slices
+from kpybroker.serving.metadata_wait import caught_up
 from kpybroker.wire.rpc.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -83,6 +84,8 @@ async def _group(
                 turns.add(len(offsets))
             return answer
         await _name_once(asked.topics, turns)
+        if any(_may_be_new(broker.metadata.image, each) for each in asked.topics):
+            await caught_up(broker)
         wanted = [(_name(broker, each, by_id), each) async for each in turns.through(asked.topics)]
         found = []
         known = (_stored(broker, name, each.partition_indexes) for name, each in wanted if name is not None)
@@ -133,18 +136,19 @@ async def _name_once(topics: Iterable[OffsetFetchRequestTopics], turns: Turns) -
 
 def _name(broker: Broker, asked: OffsetFetchRequestTopics, by_id: bool) -> str | None:
     if not by_id:
-        _require_known(broker.metadata.image, asked.name)
         return asked.name
     topic = broker.metadata.image.topic_by_id(asked.topic_id)
     return None if topic is None else topic.name
 
 
-def _require_known(image: Image, name: str) -> None:
-    """Raise COORDINATOR_LOAD_IN_PROGRESS, after which clients ask again, if these may be retired partitions that this
-    broker does not know yet. Without an offset, a consumer would begin at another one than the group has committed."""
-    topic = topic_of_retired(name)
-    if topic is not None and topic in image.topics and image.topic(name) is None and image.retirement(topic) is None:
-        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+def _may_be_new(image: Image, asked: OffsetFetchRequestTopics) -> bool:
+    """Whether these may be retired partitions that this broker does not know yet. Without their offsets, a consumer
+    would begin at others than its group has committed."""
+    topic = topic_of_retired(asked.name)
+    if topic is None or topic not in image.topics or asked.name in image.topics:
+        return False
+    shown = image.topic(asked.name)
+    return shown is None or any(index >= len(shown.partitions) for index in asked.partition_indexes)
 
 
 def _stored(broker: Broker, name: str, indexes: Sequence[int]) -> tuple[str, Sequence[int]]:
@@ -165,7 +169,7 @@ def _all_of(broker: Broker, name: str, offsets: list[tuple[int, Shown]]) -> Iter
         yield _topic(image, name, offsets)
         return
     yield _topic(image, name, [each for each in offsets if each[0] < retirement.in_use])
-    if image.retired(retirement.name) is not None:
+    if retirement.is_shown and image.retired(retirement.name) is not None:
         yield _topic(image, retirement.name, [each for each in offsets if each[0] >= retirement.in_use])
 
 

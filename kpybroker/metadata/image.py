@@ -102,6 +102,10 @@ class Image(MetadataContent):
         found = self.topics.get(name)
         return found if found is not None or not self.views else self.shown_views.get(name)
 
+    def owned_topic(self, name: str) -> TopicImage | None:
+        """Like `topic`, but None for views and retired partitions, which have no partitions of their own."""
+        return self.topic(name) if name in self.topics else None
+
     def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
         """The topic with this id, like `topic`."""
         name = self.names.get(topic_id)
@@ -140,16 +144,19 @@ class Image(MetadataContent):
 
     @property
     def resized(self) -> Mapping[str, TopicImage]:
-        """By name: the topics that have retired partitions, without these, and the retired partitions that have
-        records. A topic or view of the same name hides retired partitions."""
+        """By name: the topics that have retired partitions, without these, and the retired partitions. Their id also
+        depends on the topic's number of partitions, from which they are counted. A topic or view of the same name hides
+        them."""
         if self._resized is None:
             self._resized = {}
             for retirement in filter(None, map(self.retirement, self.retirements)):
                 topic, name = self.topics[retirement.topic], retirement.name
                 used, retired = topic.partitions[: retirement.in_use], topic.partitions[retirement.in_use :]
                 self._resized[topic.name] = topic._replace(partitions=used)
-                if retirement.is_shown and name not in self.topics and name not in self.views:
-                    self._resized[name] = TopicImage(name, derived_id(topic.id, name), retired[::-1])
+                if name not in self.topics and name not in self.views:
+                    self._resized[name] = TopicImage(
+                        name, derived_id(topic.id, f"{name} {retirement.total}"), retired[::-1]
+                    )
         return self._resized
 
     @property
@@ -181,11 +188,14 @@ class Image(MetadataContent):
 
     @property
     def readable(self) -> Mapping[str, TopicImage]:
-        """All topics as clients see them, by name, with views and retired partitions."""
+        """All topics as clients see them, by name, with views and with the retired partitions that have records. Those
+        that are empty are found by `topic` alone."""
         if not (self.views or self.retirements):
             return self.topics
         if self._readable is None:
-            self._readable = {**self.topics, **self.shown_views, **self.resized}
+            empty = {each.name for each in self.retirements.values() if not each.is_shown} - self.topics.keys()
+            resized = {name: topic for name, topic in self.resized.items() if name not in empty}
+            self._readable = {**self.topics, **self.shown_views, **resized}
         return self._readable
 
     def live_brokers(self) -> frozenset[int]:

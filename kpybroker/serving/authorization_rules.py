@@ -15,11 +15,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kpybroker.call import CONTROLLER, Call
+from kpybroker.config.partition_keys import EMPTY, IN_USE
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.config.view_keys import VIEW_OF
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.security.authorizer import CLUSTER_NAME, AclResource, Operation
-from kpybroker.serving.authorization import DENIED, allows, allows_any, is_shown, require
+from kpybroker.serving.authorization import DENIED, allows, allows_any, is_shown, may_act_as_a_node, require
 from kpybroker.serving.fair_loop import Turns
 from kpybroker.serving.streams_topology import check_topic_names, topics_of
 from kpybroker.topics import METADATA_TOPIC
@@ -325,7 +326,8 @@ _OF_SETTINGS: Mapping[int, AclResource] = MappingProxyType(
 def _configs(operation: Operation, told_rows: str, *, loggers_at_controller: Operation | None = None) -> Rule:
     """A rule that requires the operation on the topic or group to which the settings belong, or on the cluster for
     other settings. For the loggers of a controller, it may require another operation. A change of a view requires READ
-    on its source, too, because the new expression may show other records of it."""
+    on its source, too, because the new expression may show other records of it. A change of the partitions in use
+    requires ALTER, too, as CreatePartitions does, and only nodes may say which of them are empty."""
 
     async def rule(asked: Asked) -> Any:
         def judge(row: Any) -> ErrorCode | None:
@@ -334,6 +336,11 @@ def _configs(operation: Operation, told_rows: str, *, loggers_at_controller: Ope
                 return None  # the handler refuses such a row
             name = CLUSTER_NAME if resource is CLUSTER else row.resource_name
             wanted = operation
+            changed = {each.name for each in row.configs} if operation is Operation.ALTER_CONFIGS else ()
+            if EMPTY in changed:  # with it, one could hide records
+                return None if may_act_as_a_node(asked.broker, asked.call) else DENIED[resource]
+            if IN_USE in changed and not asked.allows(Operation.ALTER, TOPIC, name):
+                return DENIED[TOPIC]
             if row.resource_type == ResourceType.BROKER_LOGGER and asked.call.side == CONTROLLER:
                 wanted = loggers_at_controller or operation
             if not asked.allows(wanted, resource, name):

@@ -123,7 +123,8 @@ class ShareMachine:
     # ---- checks
 
     def _check_topic(self, key: ShareKey) -> None:
-        topic = self._image().topic_by_id(key.topic_id)
+        image = self._image()
+        topic = image.topics.get(image.names.get(key.topic_id, ""))  # with retired partitions, which are still in use
         if topic is None or key.partition >= len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 

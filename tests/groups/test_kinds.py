@@ -48,21 +48,22 @@ class Enter:
 
 
 class QueueGroup:
-    """A group whose members have no names and read topic t."""
+    """A group whose members have no names and read topic t; those of the group r read its retired partitions."""
 
     def __init__(self, group_id: str, members: int) -> None:
         self.group_id = group_id
         self.members = members
+        self._topic = "t.retired" if group_id == "r" else "t"
 
     @property
     def may_expire(self) -> bool:
         return not self.members
 
     def usage(self) -> Usage:
-        return Usage(frozenset("t") if self.members else frozenset(), None)
+        return Usage(frozenset({self._topic}) if self.members else frozenset(), None)
 
     def subscribes(self, topic: str) -> bool:
-        return bool(self.members) and topic == "t"
+        return bool(self.members) and topic == self._topic
 
     def check_delete(self) -> None:
         if self.members:
@@ -221,6 +222,17 @@ def test_offsets_expire_and_the_group_after_them() -> None:
     stage.wait(2 * RETENTION_MS)
     assert not stage.answer(FetchOffsets("q", None))
     assert "q" not in stage.machine.kinds["queue"].groups
+
+
+def test_offsets_of_a_topic_are_in_use_while_its_retired_partitions_are_read() -> None:
+    """They are stored for the topic."""
+    stage = QueueStage()
+    stage.answer(Enter("r"))
+    stage.answer(commit_of("r"))
+    stage.answer(commit_of("r", "u"))
+    assert stage.answer(DeleteOffsets("r", [("t", [0])])) == frozenset("t")
+    stage.wait(2 * RETENTION_MS)
+    assert [topic for topic, _ in stage.answer(FetchOffsets("r", None))] == ["t"]
 
 
 def test_a_refused_step_starts_every_kind_over() -> None:

@@ -37,9 +37,10 @@ async def grown(peer: Peer, topic: str, count: int) -> tuple[int, str | None]:
     return told.results[0].error_code, told.results[0].error_message
 
 
-async def shown(peer: Peer) -> dict[str, Any]:
-    """All topics that a client sees, by name."""
-    told = await peer.ask("Metadata", metadata.Request(topics=None, allow_auto_topic_creation=False))
+async def shown(peer: Peer, *names: str) -> dict[str, Any]:
+    """All topics that a client sees, or those with these names, by name."""
+    asked = [metadata.MetadataRequestTopic(name=name) for name in names] or None
+    told = await peer.ask("Metadata", metadata.Request(topics=asked, allow_auto_topic_creation=False))
     return {topic.name: topic for topic in told.topics}
 
 

@@ -12,15 +12,20 @@ from kpybroker.broker.empty_partitions import EmptyPartitions
 from kpybroker.call import Reply
 from kpybroker.client.peer import Peer
 from kpybroker.config.partition_keys import EMPTY, GRACE, IN_USE
-from kpybroker.errors import ErrorCode
+from kpybroker.controller.retirements import changed
+from kpybroker.controller.state import ControllerState
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.server.node import Node
 from kpybroker.topics import OFFSETS_TOPIC
+from kpybroker.wire.records.batch import Record, encode_batch
 from kpybroker.wire.rpc import (
     add_partitions_to_txn,
+    alter_configs,
     alter_partition_reassignments,
     create_partitions,
     delete_records,
     delete_topics,
+    incremental_alter_configs,
     list_offsets,
     list_partition_reassignments,
     offset_commit,
@@ -29,24 +34,29 @@ from kpybroker.wire.rpc import (
     share_group_heartbeat,
     txn_offset_commit,
 )
+from kpybroker.wire.stored import metadata as stored
 from tests.asking import make, put
 from tests.conftest import WithBroker
-from tests.handlers.acl_setting import BOB, READ, SETTINGS, asked_by, create, creation
+from tests.handlers import beginning, sharing
+from tests.handlers.acl_setting import ALTER, BOB, CLUSTER, READ, SETTINGS, asked_by, create, creation
+from tests.handlers.beginning import add, begin, end, settled
 from tests.handlers.consuming import AT_ONCE, beat, joined, partitions
 from tests.handlers.fetching import asking, rows, want
 from tests.handlers.grouping import coordinator
 from tests.handlers.retiring import DELETE, SET, altered, counts, grown, read, retire, shown
 from tests.handlers.test_views import settings_of
-from tests.handlers.viewing import created
+from tests.handlers.transacting import write
+from tests.handlers.viewing import created, make_view
 from tests.serving import dialled, serving
 
+ALTER_CONFIGS, CLUSTER_ACTION = 11, 9
 UNKNOWN, INVALID = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION
 READ_ONLY = "t.retired has the retired partitions of t, which can only be read; use t instead."
 
 
 async def four(peer: Peer) -> bytes:
     """The topic t with four partitions, each of which has its own number as its only record. Returns its id."""
-    topic_id = await make(peer, "t", 4)
+    topic_id = await make(peer, "t", 4, {"retention.ms": "123456789"})
     for index in range(4):
         assert (await put(peer, "t", b"%d" % index, index=index)).error_code == 0
     return topic_id
@@ -95,6 +105,7 @@ def test_retired_partitions_are_a_topic_of_their_own(with_broker: WithBroker) ->
         settings = await settings_of(peer, "t")
         assert (settings[IN_USE], settings[GRACE]) == ("2", "600000")
         assert IN_USE not in await settings_of(peer, "t.retired")
+        assert (await settings_of(peer, "t.retired"))["retention.ms"] == "123456789"
 
     with_broker(scenario)
 
@@ -152,10 +163,34 @@ def test_committed_offsets_are_carried_over_and_back(with_broker: WithBroker) ->
         assert await commits(peer) == {("t", 0): 10, ("t", 1): 11, ("t.retired", 1): 32}
         assert await altered(peer, "t", (IN_USE, DELETE, None)) == (0, None)
         assert await commits(peer, ("u.retired", [0])) == {("u.retired", 0): -1}
-        early = offset_fetch.OffsetFetchRequestTopics(name="t.retired", partition_indexes=[0])
-        group = offset_fetch.OffsetFetchRequestGroup(group_id="g", topics=[early])
-        told = await peer.ask("OffsetFetch", offset_fetch.Request(groups=[group]), version=9)
-        assert told.groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "it may be retired elsewhere"
+        assert await commits(peer, ("t.retired", [0])) == {("t.retired", 0): -1}
+
+    with_broker(scenario)
+
+
+def test_a_coordinator_that_lags_behind_does_not_say_that_there_is_no_offset(with_broker: WithBroker) -> None:
+    """Without an offset, a consumer would begin at the end or the beginning."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await coordinator(peer)
+        await four(peer)
+        assert await committing(peer, "t", 2, 12) == 0
+        view = node.broker.metadata
+        for in_use, index in ((3, 0), (2, 1)):
+            before = view.image
+            await retire(peer, "t", in_use)
+            after = view.image
+            view.image = before
+            asked = offset_fetch.OffsetFetchRequestTopics(name="t.retired", partition_indexes=[index])
+            group = offset_fetch.OffsetFetchRequestGroup(group_id="g", topics=[asked])
+            request = offset_fetch.Request(groups=[group])
+            told = await peer.ask("OffsetFetch", request, version=9)
+            assert told.groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            asking_again = asyncio.ensure_future(peer.ask("OffsetFetch", request, version=9))
+            await asyncio.sleep(0)
+            view.image = after
+            assert (await asking_again).groups[0].error_code == 0
+        assert await commits(peer, ("t.retired", [1])) == {("t.retired", 1): 12}
 
     with_broker(scenario)
 
@@ -199,7 +234,7 @@ def test_retired_partitions_go_when_they_are_empty(with_broker: WithBroker) -> N
         await report()
         assert await counts(peer) == {"t": 2}
         assert (await settings_of(peer, "t"))[EMPTY] == "2,3"
-        assert await read(peer, "t.retired", 0) == UNKNOWN
+        assert len((await shown(peer, "t.retired"))["t.retired"].partitions) == 2, "tools can still find their replicas"
         row = await created(peer, "t.retired", {}, num_partitions=1, replication_factor=1)
         assert (row.error_code, row.error_message) == (
             ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -226,10 +261,12 @@ def test_retired_partitions_go_when_they_are_empty(with_broker: WithBroker) -> N
         ("t", IN_USE, "5", "t has 4 partitions, so 5 cannot be in use; add partitions with CreatePartitions"),
         ("t", IN_USE, "two", "two"),
         ("t", GRACE, "-1", "at least 0"),
+        ("t", GRACE, "1" + "0" * 18, "no more than 1000000000000000"),
         ("t", GRACE, "5", f"{GRACE} needs {IN_USE}, the number of partitions in use"),
         ("t", EMPTY, "3", f"{EMPTY} needs {IN_USE}"),
         ("c", IN_USE, "1", "c cannot be compacted and have retired partitions"),
         ("n", IN_USE, "1", "there is a topic of this name; delete it first"),
+        ("w", IN_USE, "1", "there is a topic of this name; delete it first"),
         ("l" * 245, IN_USE, "1", "which is not possible"),
         ("__scheduled.s", IN_USE, "1", "an internal topic, whose partitions cannot be retired"),
         (OFFSETS_TOPIC, IN_USE, "1", "an internal topic"),
@@ -243,6 +280,8 @@ def test_what_cannot_be_retired(with_broker: WithBroker, topic: str, name: str, 
         await make(peer, "s", 2, {"kpybroker.delivery.scheduled": "true", "cleanup.policy": "delete"})
         await make(peer, "n", 2)
         await make(peer, "n.retired")
+        await make(peer, "w", 2)
+        await make_view(peer, "w.retired", "tombstone", "n")
         await make(peer, "l" * 245, 2)
         before = await shown(peer)
         code, message = await altered(peer, topic, (name, SET, value))
@@ -356,8 +395,8 @@ def test_the_rights_to_retired_partitions_are_those_of_the_topic(with_broker: Wi
         await retire(peer, "t", 2)
         retired_id = (await shown(peer))["t.retired"].topic_id
 
-        async def code() -> int:
-            told: Any = await asked_by(node, BOB, "Fetch", asking("t.retired", retired_id, want(0, 0)))
+        async def code(name: str = "t.retired") -> int:
+            told: Any = await asked_by(node, BOB, "Fetch", asking(name, retired_id, want(0, 0)))
             if isinstance(told, Reply):
                 while not told.done:
                     await asyncio.sleep(0)
@@ -368,6 +407,12 @@ def test_the_rights_to_retired_partitions_are_those_of_the_topic(with_broker: Wi
         assert await code() == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         await create(peer, creation("t", READ))
         assert await code() == 0
+        assert await altered(peer, "t", (IN_USE, DELETE, None)) == (0, None)
+        await make(peer, "u", 2)
+        await create(peer, creation("u", READ))
+        await retire(peer, "u", 1)
+        retired_id = (await shown(peer))["u.retired"].topic_id
+        assert await code("u.retired") == 0, "without another change of ACLs"
 
     with_broker(scenario, SETTINGS)
 
@@ -396,3 +441,148 @@ def test_retired_partitions_are_kept_over_a_restart_and_void_after_other_changes
             assert (grown.retirement("t"), grown.topic("t")) == (None, grown.topics["t"])
 
     asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_another_number_of_partitions_makes_another_retired_topic(with_broker: WithBroker) -> None:
+    """Its partitions are counted from the last one, so they are others now, and no member goes on with the former."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await coordinator(peer)
+        await four(peer)
+        await retire(peer, "t", 2)
+        first = (await shown(peer))["t.retired"].topic_id
+        assert await grown(peer, "t", 3) == (0, None)
+        await retire(peer, "t", 2)
+        assert (await shown(peer))["t.retired"].topic_id == first
+        assert await grown(peer, "t", 6) == (0, None)
+        await retire(peer, "t", 2)
+        assert (await shown(peer))["t.retired"].topic_id != first
+        assert await read(peer, "t.retired", 0, version=17, topic_id=first) == ErrorCode.UNKNOWN_TOPIC_ID
+        assert await committing(peer, "", 0, 3, topic_id=first) == ErrorCode.UNKNOWN_TOPIC_ID
+        assert await read(peer, "t.retired", 2) == [b"3"]
+
+    with_broker(scenario)
+
+
+def test_an_empty_partition_is_shown_again_only_if_it_gets_a_record(with_broker: WithBroker) -> None:
+    """A restart of its leader begins the grace period anew."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", 3)
+        await retire(peer, "t", 2, grace_ms=0)
+        broker = node.broker
+        report = EmptyPartitions(broker.metadata, broker.replication.hosting, broker.membership.channel.ask).report
+        await report()
+        assert await counts(peer) == {"t": 2}
+        assert await altered(peer, "t", (GRACE, SET, "600000")) == (0, None)
+        await report()
+        assert await counts(peer) == {"t": 2}
+        assert (await put(peer, "t", b"late", index=2)).error_code == 0
+        await report()
+        assert await counts(peer) == {"t": 2, "t.retired": 1}
+
+    with_broker(scenario)
+
+
+def test_replacing_all_settings_does_not_take_partitions_back(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        await four(peer)
+        await retire(peer, "t", 2)
+
+        async def replaced(**settings: str) -> int:
+            configs = [alter_configs.AlterableConfig(name=name, value=value) for name, value in settings.items()]
+            asked = alter_configs.AlterConfigsResource(resource_type=2, resource_name="t", configs=configs)
+            return int(
+                (await peer.ask("AlterConfigs", alter_configs.Request(resources=[asked]))).responses[0].error_code
+            )
+
+        assert await replaced(**{"retention.ms": "1000"}) == 0
+        assert await counts(peer) == {"t": 2, "t.retired": 2}
+        assert await replaced(**{IN_USE: "3"}) == 0
+        assert await counts(peer) == {"t": 3, "t.retired": 1}
+        assert (await settings_of(peer, "t"))["retention.ms"] != "1000"
+
+    with_broker(scenario)
+
+
+def test_partitions_are_not_retired_while_one_is_reassigned(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        topic_id = await four(peer)
+        state = ControllerState()
+        for record in node.broker.metadata.image.records():
+            state.replay(record)
+        state.replay(stored.PartitionChangeRecord(topic_id=topic_id, partition_id=1, adding_replicas=[2]))
+        with pytest.raises(KafkaError, match=r"t-1 is being reassigned; retire partitions when that has ended"):
+            changed(state, node.broker.config, "t", {IN_USE: "2"})
+
+    with_broker(scenario)
+
+
+def test_scheduled_records_and_markers_reach_retired_partitions(with_broker: WithBroker) -> None:
+    """A transaction that was begun before, and a record that is due afterwards."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "s", 2, {"kpybroker.delivery.scheduled": "true"})
+        due = encode_batch([Record(0, -1, None, b"due", (("deliver-after", b"300"),))])
+        assert (await put(peer, "s", index=1, records=bytes(due))).error_code == 0
+        await beginning.coordinator(peer)
+        who = await begin(peer)
+        assert await add(peer, who, 1, topic="s") == [0]
+        row = await write(peer, who[0], 0, b"in", epoch=who[1], topic="s", index=1, transactional_id="x")
+        assert row.error_code == 0
+        await retire(peer, "s", 1, grace_ms=0)
+        assert (await end(peer, who, True)).error_code == 0
+        await settled(peer)
+        log = node.broker.replication.hosting.leads("s", 1).log
+        assert log.last_stable == log.end
+        while b"due" not in (found := await read(peer, "s.retired", 0)):
+            await asyncio.sleep(0.01)
+        assert b"in" in found
+
+    with_broker(scenario)
+
+
+def test_share_groups_read_the_partitions_in_use(with_broker: WithBroker) -> None:
+    async def scenario(peer: Peer, node: Node) -> None:
+        topic_id = await sharing.topic(peer, partitions=4)
+        told = await sharing.joined(peer)
+        while sorted(partitions(told) or ()) != [0, 1, 2, 3]:
+            told = await sharing.beat(peer, "g", "m", told.member_epoch)
+        await retire(peer, "t", 2)
+        while sorted(partitions(told) or ()) != [0, 1]:
+            told = await sharing.beat(peer, "g", "m", told.member_epoch)
+        await sharing.configure(peer, "h", auto_offset_reset="earliest")
+        told = await sharing.joined(peer, "h", "n")
+        assert sorted(partitions(told) or ()) == [0, 1], "a new group, too"
+        got = await sharing.fetch(peer, topic_id, 0, group_id="h", member_id="n")
+        assert sharing.ranges(got) == [(0, 19, 1)]
+
+    with_broker(scenario, sharing.AT_ONCE)
+
+
+def test_who_may_change_the_partitions_in_use(with_broker: WithBroker) -> None:
+    """As for more partitions, ALTER is needed; only nodes may say which partitions are empty."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await four(peer)
+        await retire(peer, "t", 3)
+
+        async def code(name: str, value: str) -> int:
+            config = incremental_alter_configs.AlterableConfig(name=name, config_operation=SET, value=value)
+            asked = incremental_alter_configs.AlterConfigsResource(resource_type=2, resource_name="t", configs=[config])
+            request = incremental_alter_configs.Request(resources=[asked])
+            return int((await asked_by(node, BOB, "IncrementalAlterConfigs", request)).responses[0].error_code)
+
+        refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        await create(peer, creation("t", ALTER_CONFIGS))
+        assert [await code("retention.ms", "5000"), await code(IN_USE, "2"), await code(EMPTY, "3")] == [
+            0,
+            refused,
+            refused,
+        ]
+        await create(peer, creation("t", ALTER))
+        assert [await code(IN_USE, "2"), await code(EMPTY, "3")] == [0, refused]
+        await create(peer, creation("kafka-cluster", CLUSTER_ACTION, resource=CLUSTER))
+        assert await code(EMPTY, "3") == 0
+
+    with_broker(scenario, SETTINGS)

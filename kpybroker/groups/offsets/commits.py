@@ -18,6 +18,7 @@ from kpybroker.groups.offsets.committed import Committed
 from kpybroker.groups.offsets.offsets import Offsets
 from kpybroker.groups.offsets.records import NO_TOPIC_ID, commit_record
 from kpybroker.metadata.hashing import java_length
+from kpybroker.metadata.retirements import retired_name
 
 LAST_MS = (1 << 63) - 1
 """The highest timestamp of a record."""
@@ -49,11 +50,12 @@ def commit(command: CommitOffsets, settings: GroupSettings, step: Step) -> list[
 def delete(
     group: Group, command: DeleteOffsets, offsets: Offsets, settings: GroupSettings, step: Step
 ) -> frozenset[str]:
-    """Delete offsets. Returns the topics to which the group subscribes; their offsets stay."""
+    """Delete offsets. Returns the topics to which the group subscribes, or to their retired partitions; their offsets
+    stay."""
     group.check_delete_offsets()
     first = len(step.records)
     of_group = offsets.of(group.group_id)
-    kept = frozenset(topic for topic, _ in command.topics if group.subscribes(topic))
+    kept = frozenset(topic for topic, _ in command.topics if any(map(group.subscribes, _names(topic))))
     for topic, partitions in command.topics:
         if topic in kept:
             continue
@@ -83,12 +85,18 @@ def expire(group: Group, offsets: Offsets, settings: GroupSettings, step: Step) 
         if place in undecided:
             continue
         unused_since_ms = committed.commit_timestamp_ms if empty_since_ms is None else empty_since_ms
-        if place[0] not in in_use and committed.expired(unused_since_ms, step.wall_ms, settings.offsets_retention_ms):
+        is_used = any(name in in_use for name in _names(place[0]))
+        if not is_used and committed.expired(unused_since_ms, step.wall_ms, settings.offsets_retention_ms):
             step.write(commit_record(group.group_id, place, None))
             gone += 1
             if step.size_bytes >= STEP_BYTES:
                 break
     return gone == len(of_group) and not undecided
+
+
+def _names(topic: str) -> tuple[str, str]:
+    """The names of topics whose offsets are stored for this topic: also those of its retired partitions."""
+    return topic, retired_name(topic)
 
 
 def drop_all(group_id: str, offsets: Offsets, step: Step) -> bool:

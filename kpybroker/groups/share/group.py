@@ -159,22 +159,20 @@ class ShareGroup:
             )
         return member
 
-    def assignable(self, names: Mapping[bytes, Any]) -> dict[bytes, frozenset[int]]:
-        """The initialized partitions of these topics, by topic id."""
-        return {topic: state.partitions for topic, state in self.initialized.items() if topic in names}
+    def assignable(self, partitions: Mapping[bytes, int]) -> dict[bytes, frozenset[int]]:
+        """The initialized partitions of these topics (id -> number of partitions in use), by topic id."""
+        return {
+            topic: frozenset(index for index in state.partitions if index < partitions[topic])
+            for topic, state in self.initialized.items()
+            if topic in partitions
+        }
 
-    @property
-    def has_unassigned(self) -> bool:
-        """Whether a member subscribes to initialized partitions that no target assignment contains yet."""
+    def has_unassigned(self, partitions: Mapping[bytes, int]) -> bool:
+        """Whether initialized partitions of the subscribed topics (id -> number of partitions) are in no target
+        assignment yet."""
         if not self.is_pending:
             return False
-        names = self.topics()
-        wanted = {
-            (topic, index)
-            for topic, state in self.initialized.items()
-            if state.name in names
-            for index in state.partitions
-        }
+        wanted = {(topic, index) for topic, found in self.assignable(partitions).items() for index in found}
         return not wanted.issubset(frozenset[TopicIdPartition]().union(*self.targets.values()))
 
     def missing(self, partitions: Mapping[bytes, int], names: Mapping[bytes, str]) -> dict[bytes, TopicState]:

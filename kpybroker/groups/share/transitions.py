@@ -81,7 +81,7 @@ class Transitions:
 
     def partitions(self, group: ShareGroup) -> dict[bytes, int]:
         """The number of partitions of each existing topic that a member subscribes to, by topic id."""
-        return partitions_of(self.image().topics.get, group.topics())
+        return partitions_of(self.image().owned_topic, group.topics())
 
     def refresh(self, group: ShareGroup, step: Step, *, changed: bool) -> None:
         """Bump the group's epoch if its subscriptions or topics have changed, or more partitions are initialized."""
@@ -90,8 +90,9 @@ class Transitions:
         is_at_rest = group.epoch == group.assignment_epoch
         if group.seen is self.image() and not (is_at_rest and group.is_pending):
             return
-        told = metadata_hash(self.partitions(group))
-        if changed or told != group.metadata_hash or (is_at_rest and group.has_unassigned):
+        partitions = self.partitions(group)
+        told = metadata_hash(partitions)
+        if changed or told != group.metadata_hash or (is_at_rest and group.has_unassigned(partitions)):
             group.bump(told)
             step.write(records.epoch_record(group))
 
@@ -104,7 +105,7 @@ class Transitions:
         gone = [topic_id for topic_id in known if image.topic_by_id(topic_id) is None]
         for topic_id in gone:
             group.drop(topic_id)
-        names = {topic.id: topic.name for name in group.topics() if (topic := image.topics.get(name)) is not None}
+        names = {topic.id: topic.name for name in group.topics() if (topic := image.owned_topic(name)) is not None}
         missing = group.missing(self.partitions(group), names)
         if missing:
             group.initialize(missing)
@@ -128,7 +129,7 @@ class Transitions:
             return
         image = self.image()
         wanted = {
-            member_id: frozenset(partitions_of(image.topics.get, member.names))
+            member_id: frozenset(partitions_of(image.owned_topic, member.names))
             for member_id, member in group.members.items()
         }
         plan = simple(wanted, group.targets, group.assignable(self.partitions(group)))
@@ -141,7 +142,7 @@ class Transitions:
 
     def reconcile(self, group: ShareGroup, member: ShareMember, step: Step) -> None:
         """Assign a member its target, without topics to which it no longer subscribes."""
-        wanted = partitions_of(self.image().topics.get, member.names)
+        wanted = partitions_of(self.image().owned_topic, member.names)
         target = frozenset(place for place in group.targets.get(member.member_id, NOTHING) if place[0] in wanted)
         if member.epoch == group.assignment_epoch and member.assigned == target:
             return
