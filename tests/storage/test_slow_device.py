@@ -97,6 +97,27 @@ def test_operations_that_need_the_file_wait_for_the_thread() -> None:
         assert [one.base_offset for one in split(content)] == list(range(2 if change == "truncate" else 5))
 
 
+def test_a_device_that_proves_slow_when_a_file_is_created_is_not_written_by_the_loop() -> None:
+    """A batch that needs a new segment is written after the file of the segment is created. The simulated disk refuses
+    writes by the loop to a device that is known to be slow."""
+    world = TwoDisks(LogSettings(segment_bytes=150))
+    world.appended(b"x" * 50)
+
+    async def play() -> None:
+        slow = world.slow.log
+        slow.append(batch(b"y" * 50), 0, NOW_MS)
+        assert not slow.files.device.is_slow
+        world.storage.slow_below, world.storage.slow_s = "/slow", 1.0
+        slow.flush(wait=False)
+        assert slow.files.device.is_slow
+        assert (slow.end, slow.written_end) == (2, 1), "a thread writes the batch"
+        await slow.until_written()
+        assert slow.written_end == 2
+
+    world.loop.run_until_complete(play())
+    assert [one.base_offset for one in split(world.content(world.slow))] == [1]
+
+
 def test_a_write_that_fails_late_is_reported_to_its_waiters() -> None:
     world = TwoDisks()
     world.appended(b"before")

@@ -305,11 +305,8 @@ class Segment:
                 raise
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append all queued bytes to the file. Raises OSError, SegmentGone. If opening the file fails, it stays
-        closed."""
+        """Append all queued bytes to the file, which is open. Raises OSError."""
         self.used = True
-        if self._handle < 0:
-            self.handle()
         self._disk.pwritev(self._handle, buffers, self.written_bytes)
         self.written_bytes = self.size_bytes
 

@@ -356,17 +356,18 @@ class Log:
             queue.clear()
             raise Damage(files.offline)
         segment = files.segments.active
+        if not segment.is_open:
+            self._open(segment)
+            if files.device.is_slow:  # opening it has shown this, or saving the indexes of a file closed instead
+                self._flush_behind(wait=wait)
+                return
         queued_bytes = segment.size_bytes - segment.written_bytes
         if queued_bytes > WRITTEN_AT_ONCE_BYTES and not wait and not files.device.is_full:
             self._flush_behind(wait=False)
             return
         if len(queue) > 1 and queued_bytes <= _JOINED_BYTES:
             queue = [b"".join(queue)]
-        try:
-            files.write(segment, queue, self.end)
-        except KafkaError:
-            self._queue[:] = [b"".join(queue)]  # copied because the buffers will be reused
-            raise
+        files.write(segment, queue, self.end)
         self._queue.clear()
 
     def _open(self, segment: Segment) -> None:

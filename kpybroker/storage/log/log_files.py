@@ -187,16 +187,12 @@ class LogFiles:
             raise self.refusal(error) from error
 
     def write(self, segment: Segment, buffers: Sequence[Buffer], end: int) -> None:
-        """Write all queued bytes of the active segment in one call, and set `written_end` to `end`.
-
-        Raises Damage if the log goes offline, or KafkaError if no file descriptor is free, so that nothing was written.
-        """
+        """Write all queued bytes of the active segment, which is open, in one call, and set `written_end` to `end`.
+        Raises Damage if the log goes offline."""
         is_first = not segment.written_bytes
         try:
             segment.write(buffers)
         except OSError as error:
-            if not segment.is_open:
-                raise self.unchanged(error) from error
             raise self.fail_write(segment, error) from error
         if is_first:
             self.names_changed = True
