@@ -11,7 +11,7 @@ import pytest
 from compat_tests.clients import CLIENTS
 from compat_tests.conftest import MakeTopic, Running, Settled
 from compat_tests.vocabulary import CODECS, Codec, Message, closing, send_all
-from oracle.tools import alone
+from oracle.tools import MAINS, Tools, alone
 
 CLIENT = CLIENTS[0]
 
@@ -227,3 +227,10 @@ def test_verifiable_clients(broker: Running, make_topic: MakeTopic, unique: Call
     assert all(event["success"] for event in committed)
     assert committed[-1]["offsets"] == [{"topic": topic, "partition": 0, "offset": 50}]
     assert "shutdown_complete" in [event["name"] for event in read]
+
+
+def test_a_jvm_of_the_tools_that_runs_out_of_heap_says_so() -> None:
+    tools = Tools(heap="32m")
+    with pytest.raises(ChildProcessError, match=r"exit code 3\n(.*\n)*.*OutOfMemoryError"):
+        tools.run(MAINS["kafka-topics"], ["--version"], stdin="x" * (64 << 20), timeout_s=60)
+    assert not tools.alive

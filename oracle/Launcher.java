@@ -54,6 +54,8 @@ public class Launcher {
         ObjectMapper json = new ObjectMapper();
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         PrintStream answers = new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8);
+        PrintStream console = System.err;
+        Thread.currentThread().setUncaughtExceptionHandler((thread, thrown) -> thrown.printStackTrace(console));
         System.setOut(new PrintStream(OUT, true, StandardCharsets.UTF_8));
         System.setErr(new PrintStream(ERR, true, StandardCharsets.UTF_8));
         Exit.setExitProcedure((code, message) -> { throw end(code, message); });

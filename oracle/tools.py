@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -48,6 +49,7 @@ MAINS = {
 }
 WITHOUT_BROKER = {"kafka-dump-log", "kafka-storage"}
 TIMEOUT_S = 120.0
+SHOWN_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,16 @@ class Ran:
 
 
 class Tools:
-    """The JVM with the launcher. Commands of several threads run one at a time."""
+    """The JVM with the launcher. Commands of several threads run one at a time.
 
-    def __init__(self) -> None:
+    heap: DumpLogSegments holds a record of 10 MB several times, as text.
+    """
+
+    def __init__(self, heap: str = "1g") -> None:
         classes = compiled(HERE / "Launcher.java")
-        # DumpLogSegments holds a record of 10 MB several times, as text.
-        flags = ["-Xmx1g", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UseSerialGC"]
+        flags = [f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UseSerialGC"]
+        # Without these, tools catch an OutOfMemoryError, or wait for a thread that it has ended.
+        flags += ["-XX:+ExitOnOutOfMemoryError", "-XX:+DisplayVMOutputToStderr"]
         flags += [f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "-Dkpybroker.log.level=error"]
         self._turn = threading.Lock()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long-lived as the JVM
@@ -88,7 +94,8 @@ class Tools:
         return self._process.poll() is None
 
     def run(self, main: str, args: list[str], stdin: str, timeout_s: float) -> Ran:
-        """Run one main class. If it does not end in time, kills the JVM and raises TimeoutError."""
+        """Run one main class. Raises TimeoutError, after killing the JVM, if it does not end in time, and
+        ChildProcessError, with the end of the JVM's stderr, if it ends the JVM, for example for lack of heap."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._turn:
@@ -103,8 +110,12 @@ class Tools:
             finally:
                 watch.cancel()
         if not line:
+            code = self._process.wait()
             self._stderr.seek(0)
-            raise TimeoutError(f"{main} {args} ended the tools' JVM: {self._stderr.read()[-2000:]!r}")
+            end = "\n".join(self._stderr.read().decode(errors="replace").splitlines()[-SHOWN_LINES:])
+            if code == -signal.SIGKILL:
+                raise TimeoutError(f"{main} {args} was killed after {timeout_s:.0f} s\n{end}")
+            raise ChildProcessError(f"{main} {args} ended the tools' JVM with exit code {code}\n{end}")
         said = json.loads(line)
         return Ran(code=said["code"], out=said["out"], err=said["err"])
 
