@@ -36,10 +36,15 @@ bootstrap, topic, count, name, value = sys.argv[1:]
 producer = Producer({"bootstrap.servers": bootstrap, **%r})
 headers, body = [(name, value)], b"x" * %d
 for number in range(int(count)):
-    producer.produce(topic, body, headers=headers, partition=0)
+    while True:
+        try:
+            producer.produce(topic, body, headers=headers, partition=0)
+            break
+        except BufferError:
+            producer.poll(0.1)
     if number %% 1000 == 0:
         producer.poll(0)
-producer.flush(120)
+assert producer.flush(120) == 0
 """
 
 

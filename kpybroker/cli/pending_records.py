@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kpybroker.cli.consuming import TopicReader, find_ends
 from kpybroker.client.client import EARLIEST, Client, CommandFailed, check
 from kpybroker.errors import Damage, KafkaError
-from kpybroker.scheduled.division import scheduled_record
+from kpybroker.scheduled.delivered import scheduled_record
 from kpybroker.scheduled.entries import (
     INDEX_BITS,
     StoredEntry,

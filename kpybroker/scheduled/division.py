@@ -1,4 +1,4 @@
-"""Divides a producer's batch into the records that are due and those that are scheduled, and builds delivered batches.
+"""Divides a producer's batch into the records that are due and those that are scheduled.
 
 The batch of the due records keeps its offsets, producer and sequence, as a batch from which compaction has removed
 records. So the topic's partition checks the sequence of every batch of an idempotent producer, and each scheduled
@@ -15,12 +15,11 @@ from typing import NamedTuple
 from kpybroker.config import LogSettings
 from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.scheduled.entries import RECORDS_MAX, Entry, StoredEntry
-from kpybroker.scheduled.times import ACCEPTED, DELIVER_AFTER, DELIVER_AT, OFFSET, due_ms
+from kpybroker.scheduled.entries import RECORDS_MAX, Entry
+from kpybroker.scheduled.times import DELIVER_AFTER, DELIVER_AT, due_ms
 from kpybroker.storage.log.reencoding import ON_LOOP_BYTES, RECOMPRESSED_LIMIT_BYTES, refusal
 from kpybroker.storage.log.slices import Work, nothing_open
-from kpybroker.storage.producers.producers import DELIVERY_PRODUCER
-from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, put_varint, read_records, read_varint, sealed
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, read_varint
 from kpybroker.wire.records.compression import decompress
 from kpybroker.wire.records.record_removal import emptied, thinned
 from kpybroker.wire.records.record_scan import SLICE_RECORDS
@@ -72,16 +71,6 @@ class DividedBatch(Batch):
             rows.append((len(records), delta, due or 0))
             records += self.plain[begin:end]
         return Entry(self.accepted_ms, self.sent_timestamp, rows, bytes(records))
-
-
-class Delivered(NamedTuple):
-    """A record to deliver, as its producer encoded it, with the facts about it."""
-
-    plain: bytes
-    base_timestamp: int
-    """The timestamp to which that of the record is relative."""
-    accepted_ms: int
-    told_offset: int
 
 
 @lru_cache(maxsize=1000)
@@ -157,14 +146,14 @@ class _PartReader:
         known, known_due = b"", None
         for _ in range(count):
             begin = at
-            size, at = _varint(plain, at)
+            size, at = varint_at(plain, at)
             end = at + size
-            _, at = _varint(plain, at + 1)
-            delta, at = _varint(plain, at)
-            headers_at = _headers_at(plain, at)
+            _, at = varint_at(plain, at + 1)
+            delta, at = varint_at(plain, at)
+            at = headers_at(plain, at)
             due = None
-            if plain[headers_at]:
-                headers = plain[headers_at:end]
+            if plain[at]:
+                headers = plain[at:end]
                 if headers != known:  # a producer often gives all records the same delay
                     known, known_due = headers, self._due_ms(headers, delta)
                 due = known_due
@@ -184,7 +173,7 @@ class _PartReader:
             return None
 
 
-def _varint(plain: bytes, at: int) -> tuple[int, int]:
+def varint_at(plain: bytes, at: int) -> tuple[int, int]:
     """Like `read_varint`, but faster for numbers of up to two bytes."""
     byte = plain[at]
     if byte < 0x80:
@@ -210,12 +199,12 @@ def _due_of(headers: bytes, now_ms: int) -> int | None:
     return None if found is None else due_ms(*found, now_ms)
 
 
-def _headers_at(plain: bytes, at: int) -> int:
+def headers_at(plain: bytes, at: int) -> int:
     """The position of the number of headers of the record whose key begins at `at`."""
-    size, at = _varint(plain, at)
+    size, at = varint_at(plain, at)
     if size > 0:
         at += size
-    size, at = _varint(plain, at)
+    size, at = varint_at(plain, at)
     return at + size if size > 0 else at
 
 
@@ -233,57 +222,3 @@ def _divide(batch: Batch, plain: bytes, parts: list[Part], now_ms: int) -> Divid
     found.accepted_ms, found.parts, found.plain = now_ms, parts, plain
     found.sent_codec, found.sent_timestamp = batch.codec, batch.base_timestamp
     return found
-
-
-def scheduled_record(entry: StoredEntry, number: int) -> Record:
-    """A record of an entry as its producer sent it, with the offset that the producer was told. Raises KafkaError."""
-    header = (0, 0, entry.base_timestamp, entry.base_timestamp, -1, -1, -1, 1)
-    batch = Batch(memoryview(sealed(0, -1, header, entry.record(number))))
-    return next(read_records(batch))._replace(offset=entry.told_offset(number))
-
-
-def delivered_batch(records: Sequence[Delivered], epoch: int, sequence: int) -> bytearray:
-    """The batch that delivers these records, as their producers sent them, with two more headers."""
-    parts: list[bytes] = []
-    put, first_timestamp, max_timestamp = parts.append, -1, -1
-    accepted, accepted_ms = b"", -1
-    for delta, (plain, base_timestamp, taken_ms, told_offset) in enumerate(records):
-        if taken_ms != accepted_ms:
-            accepted, accepted_ms = _header(ACCEPTED, taken_ms), taken_ms
-        _, at = _varint(plain, 0)
-        shift, begin = _varint(plain, at + 1)
-        _, begin = _varint(plain, begin)
-        timestamp = base_timestamp + shift
-        if not delta:
-            first_timestamp = timestamp
-        if timestamp > max_timestamp:
-            max_timestamp = timestamp
-        headers_at = _headers_at(plain, begin)
-        count, rest_at = _varint(plain, headers_at)
-        head = plain[at : at + 1] + _varint_of(timestamp - first_timestamp) + _varint_of(delta)
-        tail = _varint_of(count + 2) + plain[rest_at:] + accepted + _header(OFFSET, told_offset)
-        put(_varint_of(len(head) + headers_at - begin + len(tail)))
-        put(head)
-        put(plain[begin:headers_at])
-        put(tail)
-    last = len(records) - 1
-    header = (0, last, first_timestamp, max_timestamp, DELIVERY_PRODUCER, epoch, sequence, last + 1)
-    return sealed(0, -1, header, b"".join(parts))
-
-
-def _header(name: bytes, value: int) -> bytes:
-    text = b"%d" % value
-    return _varint_of(len(name)) + name + _varint_of(len(text)) + text
-
-
-def _encoded_varint(value: int) -> bytes:
-    out = bytearray()
-    put_varint(out, value)
-    return bytes(out)
-
-
-_SMALL = tuple(_encoded_varint(value) for value in range(2048))
-
-
-def _varint_of(value: int) -> bytes:
-    return _SMALL[value] if 0 <= value < len(_SMALL) else _encoded_varint(value)

@@ -1,31 +1,57 @@
 """An index of pending records by due time: a hierarchical timing wheel.
 
 Records that are due later are in buckets of an hour, a minute and a second, unsorted, with 12 bytes each: one million
-of them take 12 MB. The records of the earliest seconds are in buckets of a millisecond, in order.
+of them take 12 MB. A bucket consists of chunks, because a large array moves in memory when it grows, and leaves holes.
+The records of the earliest seconds are in buckets of a millisecond, in order.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
 WIDTHS_MS = (3_600_000, 60_000, 1000)
 """The widths of the buckets. A bucket is divided into narrower ones when its first records are wanted."""
 _DUE_MAX = (1 << 63) - 1
 _TRIMMED = 10_000
-MOVED_AT_ONCE = 10_000
-"""The most records that are moved to narrower buckets at once, in a few milliseconds."""
+CHUNK = 10_000
+"""A chunk with this many records is full. The records of a chunk are moved to narrower buckets at once, in a few
+milliseconds."""
 
 
-class _Bucket:
-    """The records that are due in one interval: the time since its begin, and the position."""
+class _Chunk:
+    """Some of the records that are due in one interval: the time since its begin, and the position."""
 
     __slots__ = ("delays", "positions")
 
     def __init__(self) -> None:
         self.delays = array("I")
         self.positions = array("q")
+
+    def trim(self) -> None:
+        """Return the memory that was allocated for more records."""
+        self.delays, self.positions = self.delays[:], self.positions[:]
+
+
+class _Bucket:
+    """The records that are due in one interval, in the order in which they were added."""
+
+    __slots__ = ("_full", "chunks")
+
+    def __init__(self, full: int) -> None:
+        self._full = full
+        self.chunks: deque[_Chunk] = deque()
+
+    def room(self) -> _Chunk:
+        """The chunk to which the next records are added."""
+        if self.chunks and len(self.chunks[-1].delays) < self._full:
+            return self.chunks[-1]
+        if self.chunks:
+            self.chunks[-1].trim()
+        self.chunks.append(_Chunk())
+        return self.chunks[-1]
 
 
 class _Ready:
@@ -54,9 +80,10 @@ class _Ready:
 class DueIndex:
     """Pairs of a due time and a position, in ascending order. Each pair is in it at most once."""
 
-    __slots__ = ("_begun_ms", "_levels", "_ready", "_size", "_times")
+    __slots__ = ("_begun_ms", "_chunk", "_levels", "_ready", "_size", "_times")
 
-    def __init__(self) -> None:
+    def __init__(self, chunk: int = CHUNK) -> None:
+        self._chunk = chunk
         self._ready: dict[int, _Ready] = {}
         """The records that are due before `_begun_ms`, by time."""
         self._times: list[int] = []
@@ -69,24 +96,33 @@ class DueIndex:
     def __len__(self) -> int:
         return self._size
 
-    def add(self, dues_ms: Iterable[int], position: int) -> None:
+    def add(self, dues_ms: Sequence[int], position: int) -> None:
         """Add records with consecutive positions, the first of which is `position`."""
-        before = position
+        for first in range(0, len(dues_ms), self._chunk):
+            self._add(dues_ms[first : first + self._chunk], position + first)
+        self._size += len(dues_ms)
+
+    def _add(self, dues_ms: Sequence[int], position: int) -> None:
+        """Add at most as many records as a chunk has. They often belong in one bucket."""
+        first_ms = min(dues_ms)
+        if first_ms >= self._begun_ms:
+            chunk, begin_ms, end_ms = self._room_for(first_ms)
+            if max(dues_ms) < end_ms:
+                chunk.delays.extend([due_ms - begin_ms for due_ms in dues_ms])
+                chunk.positions.extend(range(position, position + len(dues_ms)))
+                return
         begin_ms = end_ms = 0
-        bucket = _Bucket()
+        chunk = _Chunk()
         for due_ms in dues_ms:
-            if begin_ms <= due_ms < end_ms:
-                bucket.delays.append(due_ms - begin_ms)
-                bucket.positions.append(position)
-            elif due_ms < self._begun_ms:
-                self._add_ready(due_ms, (position,))
-            else:
-                due_ms = min(due_ms, _DUE_MAX)
-                bucket, begin_ms, end_ms = self._bucket_for(due_ms)
-                bucket.delays.append(due_ms - begin_ms)
-                bucket.positions.append(position)
+            if not begin_ms <= due_ms < end_ms:
+                if due_ms < self._begun_ms:
+                    self._add_ready(due_ms, (position,))
+                    position += 1
+                    continue
+                chunk, begin_ms, end_ms = self._room_for(due_ms)
+            chunk.delays.append(due_ms - begin_ms)
+            chunk.positions.append(position)
             position += 1
-        self._size += position - before
 
     def _add_ready(self, due_ms: int, positions: Sequence[int]) -> None:
         ready = self._ready.get(due_ms)
@@ -95,21 +131,22 @@ class DueIndex:
             insort(self._times, due_ms)
         ready.add(positions)
 
-    def _bucket_for(self, due_ms: int) -> tuple[_Bucket, int, int]:
-        """The widest bucket for this time that has not begun, or the narrowest one, with its begin and end."""
+    def _room_for(self, due_ms: int) -> tuple[_Chunk, int, int]:
+        """A chunk of the widest bucket for this time that has not begun, or of the narrowest one, with its begin and
+        end."""
         for level, width_ms in enumerate(WIDTHS_MS):
             number = due_ms // width_ms
             if number * width_ms >= self._begun_ms or level == len(WIDTHS_MS) - 1:
                 break
-        return self._bucket_at(level, due_ms)
+        return self._room_at(level, due_ms)
 
-    def _bucket_at(self, level: int, due_ms: int) -> tuple[_Bucket, int, int]:
+    def _room_at(self, level: int, due_ms: int) -> tuple[_Chunk, int, int]:
         buckets, width_ms = self._levels[level], WIDTHS_MS[level]
         number = due_ms // width_ms
         bucket = buckets.get(number)
         if bucket is None:
-            bucket = buckets[number] = _Bucket()
-        return bucket, number * width_ms, (number + 1) * width_ms
+            bucket = buckets[number] = _Bucket(self._chunk)
+        return bucket.room(), number * width_ms, (number + 1) * width_ms
 
     def _earliest(self) -> tuple[int, int] | None:
         """The level and the begin of the bucket that begins first, the widest of them; None if there is none."""
@@ -141,31 +178,39 @@ class DueIndex:
         is_narrowest = level == len(WIDTHS_MS) - 1
         if is_narrowest:
             self._begun_ms = max(self._begun_ms, begin_ms + WIDTHS_MS[-1])
-        delays, positions = bucket.delays, bucket.positions
-        while delays:
-            some = slice(0, MOVED_AT_ONCE)
-            pairs = zip(delays[some], positions[some], strict=True)
+        while bucket.chunks:
+            chunk = bucket.chunks.popleft()
             if is_narrowest:
-                self._make_ready(begin_ms, pairs)
+                self._make_ready(begin_ms, chunk)
             else:
-                self._narrow(level + 1, begin_ms, pairs)
-            del delays[some], positions[some]
+                self._narrow(level + 1, begin_ms, chunk)
             yield
         if self._levels[level].get(begin_ms // WIDTHS_MS[level]) is bucket:
             del self._levels[level][begin_ms // WIDTHS_MS[level]]
 
-    def _narrow(self, level: int, begin_ms: int, pairs: Iterable[tuple[int, int]]) -> None:
-        into, into_begin_ms, into_end_ms = _Bucket(), 0, 0
-        for delay_ms, position in pairs:
+    def _narrow(self, level: int, begin_ms: int, chunk: _Chunk) -> None:
+        """Move records to buckets of a level. They often belong in one bucket."""
+        delays, positions = chunk.delays, chunk.positions
+        into, into_begin_ms, into_end_ms = self._room_at(level, begin_ms + min(delays))
+        if begin_ms + max(delays) < into_end_ms:
+            earlier_ms = into_begin_ms - begin_ms
+            into.delays.extend([delay_ms - earlier_ms for delay_ms in delays])
+            into.positions.extend(positions)
+            return
+        into_begin_ms = into_end_ms = 0
+        for delay_ms, position in zip(delays, positions, strict=True):
             due_ms = begin_ms + delay_ms
             if not into_begin_ms <= due_ms < into_end_ms:
-                into, into_begin_ms, into_end_ms = self._bucket_at(level, due_ms)
+                into, into_begin_ms, into_end_ms = self._room_at(level, due_ms)
             into.delays.append(due_ms - into_begin_ms)
             into.positions.append(position)
 
-    def _make_ready(self, begin_ms: int, pairs: Iterable[tuple[int, int]]) -> None:
+    def _make_ready(self, begin_ms: int, chunk: _Chunk) -> None:
+        if min(chunk.delays) == max(chunk.delays):
+            self._add_ready(begin_ms + chunk.delays[0], chunk.positions)
+            return
         by_delay: dict[int, list[int]] = {}
-        for delay_ms, position in pairs:
+        for delay_ms, position in zip(chunk.delays, chunk.positions, strict=True):
             by_delay.setdefault(delay_ms, []).append(position)
         for delay_ms, positions in by_delay.items():
             self._add_ready(begin_ms + delay_ms, positions)
@@ -190,19 +235,22 @@ class DueIndex:
         earliest = self._earliest()
         return None if earliest is None else earliest[1]
 
-    def take(self, due_ms: int, position: int, is_taken: Callable[[int, int], bool]) -> list[int]:
-        """Remove the records up to a place in time for which `is_taken` holds. Returns their positions, unordered."""
+    def take(
+        self, due_ms: int, position: int, end: int, is_taken: Callable[[int, int], bool] | None = None
+    ) -> list[int]:
+        """Remove the records up to a place in time: those at positions below `end` and, if it is given, for which
+        `is_taken` holds. Returns their positions, unordered."""
         taken: list[int] = []
-        end = bisect_right(self._times, due_ms)
+        within = bisect_right(self._times, due_ms)
         kept_times = []
-        for time_ms in self._times[:end]:
-            last = position if time_ms == due_ms else _DUE_MAX
+        for time_ms in self._times[:within]:
+            last = min(position if time_ms == due_ms else _DUE_MAX, end - 1)
             if self._take_ready(time_ms, last, is_taken, taken):
                 kept_times.append(time_ms)
-        self._times[:end] = kept_times
+        self._times[:within] = kept_times
 
         def is_within(*of: int) -> bool:
-            return of <= (due_ms, position) and is_taken(*of)
+            return of <= (due_ms, position) and of[1] < end and (is_taken is None or is_taken(*of))
 
         for buckets, width_ms in zip(self._levels, WIDTHS_MS, strict=True):
             for number in [number for number in buckets if number * width_ms <= due_ms]:
@@ -210,17 +258,19 @@ class DueIndex:
         self._size -= len(taken)
         return taken
 
-    def _take_ready(self, time_ms: int, last: int, is_taken: Callable[[int, int], bool], taken: list[int]) -> bool:
+    def _take_ready(
+        self, time_ms: int, last: int, is_taken: Callable[[int, int], bool] | None, taken: list[int]
+    ) -> bool:
         """Take records of one millisecond. Returns whether some are left."""
         ready = self._ready[time_ms]
         ready.sort()
         end = bisect_right(ready.positions, last, ready.at)
-        kept = array("q")
-        for each in ready.positions[ready.at : end]:
-            if is_taken(time_ms, each):
-                taken.append(each)
-            else:
-                kept.append(each)
+        found, kept = ready.positions[ready.at : end], array("q")
+        if is_taken is None:
+            taken += found
+        else:
+            for each in found:
+                (taken if is_taken(time_ms, each) else kept).append(each)
         ready.at = end
         if kept:
             ready.positions, ready.at = kept + ready.positions[end:], 0
@@ -231,18 +281,26 @@ class DueIndex:
         del self._ready[time_ms]
         return False
 
-    @staticmethod
     def _take_later(
-        buckets: dict[int, _Bucket], number: int, width_ms: int, is_taken: Callable[[int, int], bool], taken: list[int]
+        self,
+        buckets: dict[int, _Bucket],
+        number: int,
+        width_ms: int,
+        is_taken: Callable[[int, int], bool],
+        taken: list[int],
     ) -> None:
-        bucket, begin_ms, kept = buckets[number], number * width_ms, _Bucket()
-        for delay_ms, position in zip(bucket.delays, bucket.positions, strict=True):
-            if is_taken(begin_ms + delay_ms, position):
-                taken.append(position)
-            else:
-                kept.delays.append(delay_ms)
-                kept.positions.append(position)
-        if kept.delays:
+        begin_ms, kept = number * width_ms, _Bucket(self._chunk)
+        for chunk in buckets[number].chunks:
+            room = kept.room()
+            for delay_ms, position in zip(chunk.delays, chunk.positions, strict=True):
+                if is_taken(begin_ms + delay_ms, position):
+                    taken.append(position)
+                else:
+                    room.delays.append(delay_ms)
+                    room.positions.append(position)
+        if kept.chunks and not kept.chunks[-1].delays:
+            kept.chunks.pop()
+        if kept.chunks:
             buckets[number] = kept
         else:
             del buckets[number]

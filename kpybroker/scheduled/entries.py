@@ -18,6 +18,9 @@ A position is the offset of an entry in this log, shifted left by INDEX_BITS, pl
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -50,7 +53,7 @@ class Entry(NamedTuple):
 class StoredEntry:
     """An entry in the form in which it is stored, of which single records can be read."""
 
-    __slots__ = ("_records_at", "_value", "accepted_ms", "base_offset", "base_timestamp", "key")
+    __slots__ = ("_records_at", "accepted_ms", "base_offset", "base_timestamp", "key", "value")
 
     def __init__(self, key: bytes, value: bytes) -> None:
         """Raises Damage."""
@@ -58,26 +61,32 @@ class StoredEntry:
         self.key = key
         _, self.base_offset = read_entry_key(key)
         _, self.accepted_ms, self.base_timestamp, count = _ENTRY_HEAD.unpack_from(value)
-        self._value = value
+        self.value = value
         self._records_at = _ENTRY_HEAD.size + count * ROW.size
 
     @property
     def size_bytes(self) -> int:
-        return len(self._value)
+        return len(self.value)
+
+    def places(self, numbers: Iterable[int]) -> list[tuple[int, int]]:
+        """The positions of records in `value`, and the deltas of the offsets that their producer was told."""
+        records_at, unpack, size, rows_at = self._records_at, ROW.unpack_from, ROW.size, _ENTRY_HEAD.size
+        rows = [unpack(self.value, rows_at + number * size) for number in numbers]
+        return [(records_at + begin, delta) for begin, delta, _ in rows]
 
     def told_offset(self, number: int) -> int:
         """The offset that the producer of a record was told."""
-        delta: int = ROW.unpack_from(self._value, _ENTRY_HEAD.size + number * ROW.size)[1]
+        delta: int = ROW.unpack_from(self.value, _ENTRY_HEAD.size + number * ROW.size)[1]
         return self.base_offset + delta
 
     def record(self, number: int) -> bytes:
         """A record as its producer encoded it."""
         at = _ENTRY_HEAD.size + number * ROW.size
-        begin = self._records_at + ROW.unpack_from(self._value, at)[0]
-        end = len(self._value)
+        begin = self._records_at + ROW.unpack_from(self.value, at)[0]
+        end = len(self.value)
         if at + ROW.size < self._records_at:
-            end = self._records_at + ROW.unpack_from(self._value, at + ROW.size)[0]
-        return self._value[begin:end]
+            end = self._records_at + ROW.unpack_from(self.value, at + ROW.size)[0]
+        return self.value[begin:end]
 
 
 class Stair(NamedTuple):
@@ -130,6 +139,17 @@ def read_rows(value: bytes) -> list[tuple[int, int, int]]:
     return list(ROW.iter_unpack(value[_ENTRY_HEAD.size : _ENTRY_HEAD.size + count * ROW.size]))
 
 
+def read_dues(value: bytes) -> array[int]:
+    """The due times of an entry's records. Raises Damage."""
+    _check_entry(value)
+    count = _ENTRY_HEAD.unpack_from(value)[3]
+    halves = array("q", value[_ENTRY_HEAD.size : _ENTRY_HEAD.size + count * ROW.size])
+    dues_ms = halves[1::2]
+    if sys.byteorder == "little":
+        dues_ms.byteswap()
+    return dues_ms
+
+
 def read_entry(value: bytes) -> Entry:
     """Raises Damage."""
     rows = read_rows(value)
@@ -142,8 +162,9 @@ def delivery_key() -> bytes:
 
 
 def encode_delivery(delivery: Delivery) -> bytes:
-    parts = [_DELIVERY_HEAD.pack(0, delivery.epoch, delivery.sequence, len(delivery.positions))]
-    parts += [_POSITION.pack(position) for position in delivery.positions]
+    count = len(delivery.positions)
+    parts = [_DELIVERY_HEAD.pack(0, delivery.epoch, delivery.sequence, count)]
+    parts.append(struct.pack(f">{count}q", *delivery.positions))
     parts += [_STAIR.pack(*stair) for stair in delivery.coverage]
     return b"".join(parts)
 
@@ -155,7 +176,7 @@ def read_delivery(value: bytes) -> Delivery:
         end = _DELIVERY_HEAD.size + count * _POSITION.size
         if version != 0 or count < 0 or end > len(value):
             raise Damage(f"a delivery of version {version} with {count} records in {len(value)} bytes")
-        positions = tuple(position for (position,) in _POSITION.iter_unpack(value[_DELIVERY_HEAD.size : end]))
+        positions = struct.unpack_from(f">{count}q", value, _DELIVERY_HEAD.size)
         return Delivery(epoch, sequence, positions, tuple(map(Stair._make, _STAIR.iter_unpack(value[end:]))))
     except struct.error as error:
         raise Damage(f"a delivery of {len(value)} bytes") from error

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from kpybroker.client.broker_connections import LOST
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.scheduled.division import Delivered, delivered_batch
+from kpybroker.scheduled.delivered import Delivered, delivered_batch, delivered_records
 from kpybroker.scheduled.entries import (
     ENTRY_HEADER,
     INDEX_BITS,
@@ -76,8 +76,8 @@ class DeliveryLeader:
         self.state = DeliveryState(int.from_bytes(partition.topic_id[:2]) & FIRST_EPOCH_MASK)
         self._due_ms: int | None = None
         """The time of the first record of the delivery in progress."""
-        self._found_before: dict[int, Delivered] = {}
-        """The records of the delivery in progress, by position."""
+        self._found_before: tuple[Sequence[int], list[Delivered | None]] = (), []
+        """The positions and the records of the delivery in progress."""
         self._pause_s = RETRY_S
         self._advanced = asyncio.Event()
         partition.on_advance(self._advanced.set)
@@ -170,38 +170,37 @@ class DeliveryLeader:
         if not due:
             return
         self._due_ms = due[0][0]
-        found = await self._found([position for _, position in due])
-        size_bytes = count = 0
-        for _, position in due:
-            size_bytes += len(found[position].plain) if position in found else 0
-            if count and size_bytes > BYTES_AT_ONCE:
-                break
-            count += 1
+        positions = [position for _, position in due]
+        found = await self._found(positions)
+        count = _fitting(found)
         is_all = count == len(due) < RECORDS_AT_ONCE
         delivery = state.delivery_of(due[:count], now_ms, is_all=is_all)
-        kept = tuple(position for position in delivery.positions if position in found)
-        self._found_before = found
-        await self._write(delivery._replace(positions=kept))
+        if len(delivery.positions) < len(due) or None in found:
+            by_position = dict(zip(positions, found, strict=True))
+            kept = tuple(position for position in delivery.positions if by_position[position] is not None)
+            delivery, found = delivery._replace(positions=kept), [by_position[position] for position in kept]
+        self._found_before = delivery.positions, found
+        await self._write(delivery)
 
-    async def _found(self, positions: Sequence[int]) -> dict[int, Delivered]:
+    async def _found(self, positions: Sequence[int]) -> list[Delivered | None]:
         """The records at these positions. An entry is read once, and other tasks run between two of them. Records that
-        cannot be read are missing: they are lost, and must not hold up others."""
-        known = self._found_before
+        cannot be read are None: they are lost, and must not hold up others."""
         by_entry: dict[int, list[int]] = {}
-        for position in positions:
-            if position not in known:
-                by_entry.setdefault(position >> INDEX_BITS, []).append(position)
-        found = {position: known[position] for position in positions if position in known}
-        for offset, wanted in by_entry.items():
+        for number, position in enumerate(positions):
+            numbers = by_entry.get(position >> INDEX_BITS)
+            if numbers is None:
+                numbers = by_entry[position >> INDEX_BITS] = []
+            numbers.append(number)
+        found: list[Delivered | None] = [None] * len(positions)
+        for offset, numbers in by_entry.items():
             try:
                 entry = await self._entries.find(offset)
             except Damage as damage:
-                log.error("%s-%d: %d scheduled records are lost: %s", *self._place, len(wanted), damage)
+                log.error("%s-%d: %d scheduled records are lost: %s", *self._place, len(numbers), damage)
                 continue
-            for position in wanted:
-                number = position & INDEX_MASK
-                plain, told = entry.record(number), entry.told_offset(number)
-                found[position] = Delivered(plain, entry.base_timestamp, entry.accepted_ms, told)
+            records = delivered_records(entry, [positions[number] & INDEX_MASK for number in numbers])
+            for number, record in zip(numbers, records, strict=True):
+                found[number] = record
             await asyncio.sleep(0)
         return found
 
@@ -219,8 +218,10 @@ class DeliveryLeader:
 
     async def _deliver(self, delivery: Delivery) -> None:
         """Append the records of the delivery to the partition of the topic, and write its end to the log."""
-        found = await self._found(delivery.positions)
-        records = [found[position] for position in delivery.positions if position in found]
+        positions, found = self._found_before
+        if positions != delivery.positions:
+            found = await self._found(delivery.positions)
+        records = [record for record in found if record is not None]
         if records:
             batch = delivered_batch(records, delivery.epoch, delivery.sequence)
             try:
@@ -233,7 +234,7 @@ class DeliveryLeader:
                 await self._write(delivery._replace(epoch=next_epoch(delivery.epoch, refusal.code), sequence=0))
                 return
             self._count(len(records))
-        self._found_before, self._due_ms = {}, None
+        self._found_before, self._due_ms = ((), []), None
         done = encode_delivered(delivery.epoch, delivery.sequence)
         await self._end((Record(0, self._world.wall_ms(), delivered_key(), done),))
 
@@ -255,6 +256,16 @@ class DeliveryLeader:
         for offset in ended:
             self._entries.forget(offset)
         await self._committed()
+
+
+def _fitting(records: Sequence[Delivered | None]) -> int:
+    """How many of the first records are delivered at once. Those that are lost take no room."""
+    size_bytes = 0
+    for number, record in enumerate(records):
+        size_bytes += 0 if record is None else len(record[-1])
+        if number and size_bytes > BYTES_AT_ONCE:
+            return number
+    return len(records)
 
 
 def next_epoch(epoch: int, code: ErrorCode) -> int:

@@ -23,8 +23,8 @@ from kpybroker.scheduled.entries import (
     read_cancel_key,
     read_delivered,
     read_delivery,
+    read_dues,
     read_offset,
-    read_rows,
 )
 from kpybroker.wire.records.batch import Batch, Record, read_records
 from kpybroker.wire.records.markers import read_marker
@@ -103,7 +103,7 @@ class DeliveryState:
             if value is None:
                 self._end_entry(record)
             else:
-                dues_ms = array("q", [row[2] for row in read_rows(value)])
+                dues_ms = read_dues(value)
                 if transaction is None:
                     self._add(record.offset, dues_ms)
                 else:
@@ -159,9 +159,18 @@ class DeliveryState:
         if not self.coverage:
             return
         last = max(self.coverage)
-        is_simple, end = len(self.coverage) == 1 and not self._committed, last.end << INDEX_BITS
-        is_taken = (lambda _, position: position < end) if is_simple else self.is_covered
-        positions = self.pending.take(last.due_ms, last.position, is_taken)
+        if len(self.coverage) > 1:
+            positions = self.pending.take(last.due_ms, last.position, EVERY_POSITION, self.is_covered)
+        elif self._committed:
+            committed, end = self._committed, last.end
+
+            def is_taken(_: int, position: int) -> bool:
+                entry = position >> INDEX_BITS
+                return committed.get(entry, entry) < end
+
+            positions = self.pending.take(last.due_ms, last.position, end << INDEX_BITS, is_taken)
+        else:
+            positions = self.pending.take(last.due_ms, last.position, last.end << INDEX_BITS)
         taken = Counter([position >> INDEX_BITS for position in positions])
         for entry, count in taken.items():
             left = self._left.get(entry, 1) - count
@@ -214,5 +223,5 @@ class DeliveryState:
         mark = (now_ms, EVERY_POSITION) if is_all else taken[-1]
         stair = Stair(*mark, self.applied)
         coverage = tuple(each for each in self.coverage if (each.due_ms, each.position) > mark)
-        positions = tuple(position for _, position in taken if position not in self.cancelled)
+        positions = tuple([position for _, position in taken if position not in self.cancelled])
         return Delivery(self.epoch, self.sequence, positions, (*coverage, stair))

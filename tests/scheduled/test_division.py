@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.scheduled.delivered import delivered_batch, delivered_records, scheduled_record
 from kpybroker.scheduled.division import (
     ADDED_BYTES,
-    Delivered,
     DividedBatch,
-    delivered_batch,
     divided,
-    scheduled_record,
 )
 from kpybroker.scheduled.entries import StoredEntry, encode_entry, entry_key, read_entry
 from kpybroker.storage.log.slices import at_once
@@ -82,10 +80,7 @@ def test_each_record_is_due_or_delivered_later_as_it_was_sent(records: list[Reco
         assert [stored.told_offset(number) for number in range(len(later))] == told
         again = [scheduled_record(stored, number) for number in range(len(later))]
         assert again == [record._replace(offset=offset) for record, offset in zip(later, told, strict=True)]
-        rows = [
-            Delivered(stored.record(number), stored.base_timestamp, stored.accepted_ms, offset)
-            for number, offset in enumerate(told)
-        ]
+        rows = delivered_records(stored, range(len(later)))
         delivery = split(memoryview(delivered_batch(rows, 1, 9)))[0]
         assert _producer(delivery) == (DELIVERY_PRODUCER, 1, 9, len(later) - 1)
         assert delivery.crc_ok()
@@ -134,8 +129,8 @@ def test_a_record_that_would_be_too_large_for_its_delivery_is_refused() -> None:
             continue
         accepted.append(limit_bytes)
         assert isinstance(found, DividedBatch)
-        stored = StoredEntry(entry_key(0, 0), encode_entry(found.entry(found.parts)))
-        rows = [Delivered(stored.record(0), 0, NOW_MS, (1 << 63) - 1)]
+        stored = StoredEntry(entry_key(0, (1 << 63) - 1), encode_entry(found.entry(found.parts)))
+        rows = delivered_records(stored, [0])
         assert len(delivered_batch(rows, 0, 0)) <= limit_bytes
     assert accepted == list(range(batch.size_bytes + ADDED_BYTES, batch.size_bytes + 120))
     with pytest.raises(KafkaError, match=r"max\.message\.bytes is") as refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kpybroker.scheduled.due_index import WIDTHS_MS, DueIndex
+from kpybroker.scheduled.due_index import CHUNK, WIDTHS_MS, DueIndex
 
 HOUR_MS, MINUTE_MS, SECOND_MS = WIDTHS_MS
 BASE_MS = 1_700_000_000_000
@@ -17,7 +17,7 @@ DUE = st.one_of(
 )
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), DUE),
+        st.lists(DUE, min_size=1, max_size=6),
         st.tuples(st.just("first"), st.integers(0, 2 * HOUR_MS)),
         st.tuples(st.just("take"), st.integers(0, 2 * HOUR_MS)),
     ),
@@ -25,21 +25,23 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.integers(1, 5))
-def test_it_gives_the_records_of_a_sorted_list(steps: list[tuple[str, int]], most: int) -> None:
-    index, model, position = DueIndex(), list[tuple[int, int]](), 0
-    for step, value in steps:
-        if step == "add":
-            position += 1
-            index.add([value], position)
-            model = sorted([*model, (value, position)])
-        elif step == "first":
-            due = [each for each in model if each[0] <= BASE_MS + value]
-            assert index.first(BASE_MS + value, most) == due[:most]
+@given(STEPS, st.integers(1, 5), st.sampled_from([1, 2, 4, CHUNK]))
+def test_it_gives_the_records_of_a_sorted_list(steps: list[list[int] | tuple[str, int]], most: int, chunk: int) -> None:
+    index, model, position = DueIndex(chunk), list[tuple[int, int]](), 0
+    for step in steps:
+        if isinstance(step, list):
+            index.add(step, position + 1)
+            model = sorted([*model, *((due_ms, position + at) for at, due_ms in enumerate(step, 1))])
+            position += len(step)
+        elif step[0] == "first":
+            due = [each for each in model if each[0] <= BASE_MS + step[1]]
+            assert index.first(BASE_MS + step[1], most) == due[:most]
         else:
-            last = (BASE_MS + value, position // 2)
-            taken = [each for each in model if each <= last and each[1] % 3]
-            assert sorted(index.take(*last, lambda _, at: at % 3 != 0)) == sorted(at for _, at in taken)
+            value = step[1]
+            last, end = (BASE_MS + value, position // 2), position - value % 3
+            taken = [each for each in model if each <= last and each[1] < end and (value % 2 or each[1] % 3)]
+            is_taken = None if value % 2 else lambda _, at: at % 3 != 0
+            assert sorted(index.take(*last, end, is_taken)) == sorted(at for _, at in taken)
             model = [each for each in model if each not in taken]
         assert len(index) == len(model)
         soonest = index.next_due_ms()

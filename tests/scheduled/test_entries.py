@@ -23,6 +23,7 @@ from kpybroker.scheduled.entries import (
     read_cancel_key,
     read_delivered,
     read_delivery,
+    read_dues,
     read_entry,
     read_entry_key,
     read_offset,
@@ -46,6 +47,7 @@ DELIVERIES = st.builds(
 def test_what_is_written_is_read(entry: Entry, delivery: Delivery, epoch: int, number: int) -> None:
     assert read_entry(encode_entry(entry)) == entry
     assert read_rows(encode_entry(entry)) == entry.rows
+    assert list(read_dues(encode_entry(entry))) == [due_ms for _, _, due_ms in entry.rows]
     assert read_delivery(encode_delivery(delivery)) == delivery
     done = delivery.epoch, delivery.sequence
     assert read_delivered(encode_delivered(*done)) == done
