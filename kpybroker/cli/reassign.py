@@ -15,9 +15,10 @@ from kpybroker.cli.placement import place
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
-from kpybroker.topics import TopicPartition
+from kpybroker.topics import TopicPartition, delivery_log_of
 from kpybroker.wire.rpc import alter_partition_reassignments, list_partition_reassignments
 from kpybroker.wire.rpc.incremental_alter_configs import AlterableConfig
+from kpybroker.wire.rpc.metadata import MetadataResponseTopic
 
 LOOK_EVERY_S = 0.5
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
@@ -107,7 +108,7 @@ async def _plan(client: Client, topics: list[str], brokers: list[int], replicati
         if broker not in nodes or nodes[broker].is_fenced:
             there = ", ".join(str(node.node_id) for node in nodes.values() if not node.is_fenced)
             raise CommandFailed(f"broker {broker} is not up; the brokers that are up are {there}")
-    found = await (client.existing(topics) if topics else client.metadata())
+    found = await (_named(client, topics) if topics else client.metadata())
     if not topics:  # a view has the replicas of its source
         views = await cluster_facts.views_among(client, list(found))
         found = {name: topic for name, topic in found.items() if name not in views}
@@ -124,6 +125,13 @@ async def _plan(client: Client, topics: list[str], brokers: list[int], replicati
             PlannedMove(name, at, tuple(current[at]), tuple(new[at])) for at in sorted(new) if new[at] != current[at]
         ]
     return moves
+
+
+async def _named(client: Client, topics: list[str]) -> dict[str, MetadataResponseTopic]:
+    """The topics, and the delivery logs of those that have scheduled records. Raises CommandFailed, KafkaError."""
+    found = await client.existing(topics)
+    logs = await client.metadata(delivery_log_of(name) for name in topics)
+    return found | {name: log for name, log in logs.items() if log.partitions}
 
 
 def _show_moves(moves: list[PlannedMove], *, executed: bool, as_json: bool) -> None:

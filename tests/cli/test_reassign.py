@@ -50,6 +50,17 @@ def test_a_topic_moves_as_planned(cluster: Shell, topic: str) -> None:
     assert cluster(*start, "--json").json["moves"] == []
 
 
+def test_a_delivery_log_moves_with_its_topic(cluster: Shell, topic: str) -> None:
+    cluster("topics", "create", topic, "--replication", "1", "--set", "kpybroker.delivery.scheduled=true")
+    ((held,),) = replicas(cluster, topic)
+    other = held % 3 + 1
+    done = cluster(
+        "reassign", "start", topic, "--brokers", str(other), "--replication", "1", "--execute", "--wait", "--json"
+    )
+    assert done.code == 0, done.err
+    assert replicas(cluster, topic) == replicas(cluster, f"__scheduled.{topic}") == [[other]]
+
+
 def test_views_are_not_moved_with_all_topics(cluster: Shell, topic: str) -> None:
     cluster("topics", "create", topic, "--replication", "1")
     cluster("topics", "create", f"{topic}.view", "--view-of", topic, "--where", "tombstone")
