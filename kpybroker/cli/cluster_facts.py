@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from kpybroker.client.client import LATEST, Client, CommandFailed, check
 from kpybroker.config.resource_type import ResourceType
-from kpybroker.config.view_keys import VIEW_OF
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.topics import METADATA_TOPIC, TopicPartition
 from kpybroker.wire.rpc import (
@@ -139,19 +138,19 @@ async def from_each_broker(client: Client, attempt: Callable[[int], Awaitable[li
     return found
 
 
-async def views_among(client: Client, topics: Sequence[str]) -> set[str]:
-    """The topics that are views. Raises CommandFailed, KafkaError."""
-    views = set()
+async def topics_with(client: Client, topics: Sequence[str], setting: str) -> set[str]:
+    """The topics that have this setting, one of kpybroker's own. Raises CommandFailed, KafkaError."""
+    found = set()
     for at in range(0, len(topics), TOPICS_ASKED):
         asked = [
             describe_configs.DescribeConfigsResource(
-                resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=[VIEW_OF]
+                resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=[setting]
             )
             for name in topics[at : at + TOPICS_ASKED]
         ]
         response = await client.ask("DescribeConfigs", describe_configs.Request(resources=asked))
-        views |= {row.resource_name for row in response.results if any(each.value for each in row.configs)}
-    return views
+        found |= {row.resource_name for row in response.results if any(each.value for each in row.configs)}
+    return found
 
 
 def count_partitions(topics: Iterable[MetadataResponseTopic], found: list[NodeFacts]) -> PartitionFacts:

@@ -14,7 +14,10 @@ from kpybroker.cli.configs import BROKER, DELETE, OWN, SET, TOPIC, Resource, alt
 from kpybroker.cli.placement import place
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.client.client import Client, CommandFailed, check
+from kpybroker.config.partition_keys import IN_USE
+from kpybroker.config.view_keys import VIEW_OF
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
+from kpybroker.metadata.retirements import retired_name, topic_of_retired
 from kpybroker.topics import TopicPartition, delivery_log_of
 from kpybroker.wire.rpc import alter_partition_reassignments, list_partition_reassignments
 from kpybroker.wire.rpc.incremental_alter_configs import AlterableConfig
@@ -110,11 +113,10 @@ async def _plan(client: Client, topics: list[str], brokers: list[int], replicati
             raise CommandFailed(f"broker {broker} is not up; the brokers that are up are {there}")
     found = await (_named(client, topics) if topics else client.metadata())
     if not topics:  # a view has the replicas of its source
-        views = await cluster_facts.views_among(client, list(found))
+        views = await cluster_facts.topics_with(client, list(found), VIEW_OF)
         found = {name: topic for name, topic in found.items() if name not in views}
     moves: list[PlannedMove] = []
-    for name, topic in sorted(found.items()):
-        current = {row.partition_index: row.replica_nodes for row in topic.partitions}
+    for name, current in sorted((await _replicas_of(client, found)).items()):
         try:
             new = place(current, brokers, replication, {broker: nodes[broker].rack for broker in brokers})
         except ValueError as error:
@@ -125,6 +127,23 @@ async def _plan(client: Client, topics: list[str], brokers: list[int], replicati
             PlannedMove(name, at, tuple(current[at]), tuple(new[at])) for at in sorted(new) if new[at] != current[at]
         ]
     return moves
+
+
+async def _replicas_of(client: Client, found: Mapping[str, MetadataResponseTopic]) -> dict[str, dict[int, list[int]]]:
+    """The replicas of each partition by topic. Retired partitions have the number that they have in their topic, for
+    which throttles are set. Raises CommandFailed, KafkaError."""
+    replicas = {
+        name: {row.partition_index: row.replica_nodes for row in topic.partitions} for name, topic in found.items()
+    }
+    named = {name: topic_of_retired(name) or name for name in found}
+    resized = await cluster_facts.topics_with(client, sorted({*found, *named.values()}), IN_USE)
+    shown = await client.metadata(each for name in resized for each in (name, retired_name(name))) if resized else {}
+    for name in resized:
+        retired = shown[retired_name(name)].partitions
+        total = len(shown[name].partitions) + len(retired)
+        replicas.pop(retired_name(name), None)
+        replicas.setdefault(name, {}).update({total - 1 - row.partition_index: row.replica_nodes for row in retired})
+    return replicas
 
 
 async def _named(client: Client, topics: list[str]) -> dict[str, MetadataResponseTopic]:

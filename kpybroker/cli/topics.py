@@ -360,14 +360,17 @@ def alter(
         AlterableConfig(name=key, config_operation=configs.SET, value=value) for key, value in _settings(settings)
     ] + [AlterableConfig(name=key, config_operation=configs.DELETE, value=None) for key in unset or []]
     if partitions is None and not changes:
-        raise ConfigError("nothing to alter: give --partitions, --set or --unset")
+        raise ConfigError(
+            "nothing to alter: give --partitions, --set or --unset"
+            + (f"; to change the grace period alone, --set {GRACE}=MILLISECONDS" if grace is not None else "")
+        )
     grace_ms = None if grace is None else parse_span(grace)
 
     async def change(client: Client) -> None:
         before = len((await client.existing([name]))[name].partitions)
         fewer = partitions is not None and partitions < before
         if grace_ms is not None and not fewer:
-            raise ConfigError("--grace is for fewer partitions: give --partitions with a lower number")
+            raise ConfigError(f"--grace is for fewer partitions; to change it later, give --set {GRACE}=MILLISECONDS")
         wanted = [*changes, *(_fewer_partitions(partitions, grace_ms) if partitions is not None and fewer else ())]
         if wanted:
             await configs.alter(client, configs.Resource(configs.TOPIC, name), wanted)

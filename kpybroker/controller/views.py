@@ -73,6 +73,9 @@ def _source(state: ControllerState, view: str, source: str) -> Any:
         raise _wrong(
             f"{source} is itself a view; create a view of {of.source} with an expression such as ({of.where}) and ..."
         )
+    retired = state.retired(source)
+    if retired is not None:
+        raise _wrong(f"{source} has the retired partitions of {retired.topic}; a view of that one shows them, too")
     known = state.topics.get(source)
     if known is None:
         raise _wrong(f"there is no topic {source}; create it first")

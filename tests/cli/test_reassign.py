@@ -72,6 +72,25 @@ def test_views_are_not_moved_with_all_topics(cluster: Shell, topic: str) -> None
     assert f"{topic}.view" not in {move["topic"] for move in plan["moves"]}
 
 
+@pytest.mark.parametrize("name", ["", ".retired"])
+def test_retired_partitions_are_moved_with_their_topic_or_alone(cluster: Shell, topic: str, name: str) -> None:
+    """Also with a throttle, and when they are empty and not listed any more."""
+    cluster("topics", "create", topic, "--partitions", "3", "--replication", "1")
+    cluster("topics", "alter", topic, "--partitions", "1", "--grace", "0s")
+    cluster("topics", "alter", topic, "--set", "kpybroker.partitions.empty=1,2")
+    assert f"{topic}.retired" not in cluster("topics", "list").out
+    before = replicas(cluster, topic)
+    ((held,), _) = replicas(cluster, f"{topic}.retired")
+    other = held % 3 + 1
+    done = cluster(
+        *("reassign", "start", f"{topic}{name}", "--brokers", str(other), "--replication", "1"),
+        *("--throttle", "1000000", "--execute", "--wait", "--json"),
+    )
+    assert done.code == 0, done.err
+    assert replicas(cluster, f"{topic}.retired") == [[other], [other]]
+    assert replicas(cluster, topic) == (before if name else [[other]])
+
+
 def test_a_move_is_cancelled(cluster: Shell, topic: str) -> None:
     """The throttle is a byte per second, so the move is still in progress."""
     cluster("topics", "create", topic, "--replication", "1")
