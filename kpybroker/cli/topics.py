@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -356,24 +356,19 @@ def alter(
     as_json: options.Json = False,
 ) -> None:
     """Change the number of partitions of a topic, or its settings."""
-    changes = [
-        AlterableConfig(name=key, config_operation=configs.SET, value=value) for key, value in _settings(settings)
-    ] + [AlterableConfig(name=key, config_operation=configs.DELETE, value=None) for key in unset or []]
+    given = [*_settings(settings), *([] if grace is None else [(GRACE, str(parse_span(grace)))])]
+    changes = [AlterableConfig(name=key, config_operation=configs.SET, value=value) for key, value in given]
+    changes += [AlterableConfig(name=key, config_operation=configs.DELETE, value=None) for key in unset or []]
     if partitions is None and not changes:
-        raise ConfigError(
-            "nothing to alter: give --partitions, --set or --unset"
-            + (f"; to change the grace period alone, --set {GRACE}=MILLISECONDS" if grace is not None else "")
-        )
-    grace_ms = None if grace is None else parse_span(grace)
+        raise ConfigError("nothing to alter: give --partitions, --grace, --set or --unset")
 
     async def change(client: Client) -> None:
         before = len((await client.existing([name]))[name].partitions)
         fewer = partitions is not None and partitions < before
-        if grace_ms is not None and not fewer:
-            raise ConfigError(f"--grace is for fewer partitions; to change it later, give --set {GRACE}=MILLISECONDS")
-        wanted = [*changes, *(_fewer_partitions(partitions, grace_ms) if partitions is not None and fewer else ())]
-        if wanted:
-            await configs.alter(client, configs.Resource(configs.TOPIC, name), wanted)
+        if fewer:
+            changes.append(AlterableConfig(name=IN_USE, config_operation=configs.SET, value=str(partitions)))
+        if changes:
+            await configs.alter(client, configs.Resource(configs.TOPIC, name), changes)
         if partitions is not None and not fewer:
             await _add_partitions(client, name, partitions)
         if as_json:
@@ -387,13 +382,6 @@ def alter(
             )
 
     options.run(change)
-
-
-def _fewer_partitions(count: int, grace_ms: int | None) -> Iterator[AlterableConfig]:
-    """The settings with which a topic has fewer partitions."""
-    yield AlterableConfig(name=IN_USE, config_operation=configs.SET, value=str(count))
-    if grace_ms is not None:
-        yield AlterableConfig(name=GRACE, config_operation=configs.SET, value=str(grace_ms))
 
 
 async def _add_partitions(client: Client, name: str, count: int) -> None:
