@@ -226,3 +226,10 @@ class ResizedMembership(ClassicMembership):
 
     async def shown(self, place: TopicPartition) -> TopicPartition:
         return await shown_as(self._client, place)
+
+    async def is_outdated(self, node_id: int, place: TopicPartition, shown: TopicPartition) -> bool:
+        """Also if the partition had another name already: nobody can read it under the former one."""
+        if await super().is_outdated(node_id, place, shown):
+            return True
+        await partitions_of(self._client, TOPIC)
+        return await shown_as(self._client, place) != shown

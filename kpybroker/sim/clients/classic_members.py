@@ -71,6 +71,11 @@ class ClassicMembership:
         """The name of a partition in requests. Raises Unanswered."""
         return place
 
+    async def is_outdated(self, node_id: int, place: TopicPartition, shown: TopicPartition) -> bool:
+        """Whether a response that lacks a commit is no breach, because the node is no longer the coordinator. Raises
+        Unanswered."""
+        return await self._client.is_deposed(node_id, self.group)
+
     async def commit(self, place: TopicPartition, step: int) -> None:
         """Commit an offset that is higher than all earlier ones. Raises Unanswered, Refused."""
         client, (name, index) = self._client, await self.shown(place)
@@ -109,7 +114,7 @@ class ClassicMembership:
         self._check(answer.error_code)
         row = answer.topics[0].partitions[0]
         self._check(row.error_code)
-        if row.committed_offset < floor and await client.is_deposed(node_id, self.group):
+        if row.committed_offset < floor and await self.is_outdated(node_id, place, (name, index)):
             self._check(int(ErrorCode.NOT_COORDINATOR))
         client.history.fetched_commit(self.group, place, floor, row.committed_offset)
         return int(row.committed_offset)
