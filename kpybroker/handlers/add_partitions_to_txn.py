@@ -107,11 +107,13 @@ def _unfit(broker: Broker, places: list[TopicPartition], *, may_be_internal: boo
     Clients cannot add partitions of internal topics: AddOffsetsToTxn does that.
     """
     codes = {}
+    image = broker.metadata.image
+    shows_others = bool(image.views or image.retirements)
     for place in places:
         if place[0] in INTERNAL_TOPICS and not may_be_internal:
             codes[place] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif not has_partition(broker.metadata.image, *place):
-            shown = broker.metadata.image.read_only(place[0])
+        elif not has_partition(image, *place):
+            shown = image.read_only(place[0]) if shows_others else None
             codes[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if shown is None else ErrorCode.INVALID_TOPIC_EXCEPTION
     if not codes:
         return {}

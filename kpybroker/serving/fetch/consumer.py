@@ -94,6 +94,7 @@ class ConsumerView(View):
 
     def hosted(self, topic: str, index: int) -> Partition:
         hosting = self.broker.replication.hosting
+        topic, index = self.broker.metadata.image.stored_as(topic, index)
         return hosting.replica(topic, index) if self.call.version >= FOLLOWERS_SERVE else hosting.leads(topic, index)
 
     def upper(self, partition: Partition) -> int:

@@ -118,7 +118,7 @@ class View:
             topic = self.broker.metadata.topic_name(want.topic_id)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return self.hosted(*self.broker.metadata.image.stored_as(topic, want.index))
+        return self.hosted(topic, want.index)
 
     def refuse(self, want: Want, error: KafkaError | Damage) -> Looked:
         """The row for an error. It contains the current leader if this broker knows it (KIP-951)."""

@@ -50,9 +50,9 @@ def _stays_the_same(connection: Connection, principal: Principal) -> None:
 
 
 def _keeps_verdicts(follow: Callable[..., None]) -> Callable[..., None]:
-    def forgetful(authorizer: StandardAuthorizer, now: Mapping[bytes, Acl]) -> None:
+    def forgetful(authorizer: StandardAuthorizer, now: Mapping[bytes, Acl], topics: Mapping[str, str]) -> None:
         verdicts, grants = dict(authorizer._verdicts), authorizer.grants
-        follow(authorizer, now)
+        follow(authorizer, now, topics)
         authorizer._verdicts.update(verdicts)
         force(authorizer, grants=grants or authorizer.grants)
 
