@@ -30,15 +30,12 @@ class _Closing(NamedTuple):
 
 class ClosedPartitions:
     """The grace period counts from when this broker has learned that the partitions are retired, so a restart of the
-    broker begins it anew. False if no topic of the cluster has retired partitions."""
+    broker begins it anew."""
 
     def __init__(self) -> None:
         self._closing: dict[str, _Closing] = {}
         self._late: set[tuple[str, str | None, str]] = set()
         """Topic, client id and host of the producers that were logged."""
-
-    def __bool__(self) -> bool:
-        return bool(self._closing)
 
     def follow(self, image: Image, now_s: float) -> None:
         """Note the partitions that are retired in an Image."""

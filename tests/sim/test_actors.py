@@ -14,7 +14,7 @@ from kpybroker.sim.simulation import Simulation
 pytestmark = pytest.mark.slow
 
 SEEDS = range(300)
-AT_ONCE = 2.7
+AT_ONCE = 2.6
 """The limit on the average number of actors per seed, so that they do not make seeds much slower."""
 
 SHORT_SEED = 273

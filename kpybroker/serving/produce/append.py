@@ -55,7 +55,7 @@ def admit(
     batches = split(records, BATCHES_MAX)
     if batches[0].producer_id == DELIVERY_PRODUCER and not delivers(broker, call):
         raise KafkaError(ErrorCode.INVALID_RECORD, f"producer id {DELIVERY_PRODUCER} is reserved for scheduled records")
-    if broker.metadata.closed and batches[0].producer_id != DELIVERY_PRODUCER:
+    if broker.metadata.image.retirements and batches[0].producer_id != DELIVERY_PRODUCER:
         broker.metadata.admit_late(topic, index, call)
     return partition, batches
 

@@ -23,7 +23,7 @@ class AcksNone(Actor):
     """Runs one producer with acks=0."""
 
     name = "acks_none"
-    odds = 0.12
+    odds = 0.11
     checks = "the order of records sent with acks=0"
 
     def __init__(self, run: Run) -> None:

@@ -56,7 +56,7 @@ class BrokerSettings(Actor):
     """Runs one client that changes broker settings."""
 
     name = "settings"
-    odds = 0.12
+    odds = 0.11
     checks = "the settings of brokers"
 
     def __init__(self, run: Run) -> None:

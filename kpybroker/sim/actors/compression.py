@@ -19,7 +19,7 @@ class Compression(Actor):
     """Runs these producers. Their records are checked like those of any producer."""
 
     name = "compression"
-    odds = 0.12
+    odds = 0.11
 
     def start(self) -> None:
         run, random = self.run, Random(f"compression {self.run.setup.seed}")

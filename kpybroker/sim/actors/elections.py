@@ -45,7 +45,7 @@ class Elections(Actor):
     settled."""
 
     name = "elections"
-    odds = 0.12
+    odds = 0.11
     checks = "the leaders after a preferred election"
 
     @classmethod

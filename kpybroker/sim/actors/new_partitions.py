@@ -23,7 +23,7 @@ class PartitionCreation(Actor):
     """Runs the client. It adds new partitions to `Run.places`, so that all clients and checks use them."""
 
     name = "partitions"
-    odds = 0.12
+    odds = 0.11
     checks = "partitions that were created"
 
     def __init__(self, run: Run) -> None:

@@ -44,7 +44,7 @@ class Quotas(Actor):
     the workload is throttled."""
 
     name = "quotas"
-    odds = 0.12
+    odds = 0.11
     checks = "the quotas that are set"
 
     def __init__(self, run: Run) -> None:

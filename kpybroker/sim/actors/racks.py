@@ -27,7 +27,7 @@ class Racks(Actor):
     leader."""
 
     name = "racks"
-    odds = 0.12
+    odds = 0.11
 
     @classmethod
     def suits(cls, setup: Setup) -> bool:

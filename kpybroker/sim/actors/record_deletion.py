@@ -27,7 +27,7 @@ class RecordDeletion(Actor):
     """Runs one client that writes records and deletes the oldest ones."""
 
     name = "deletion"
-    odds = 0.12
+    odds = 0.11
     checks = "the topic whose oldest records were deleted"
 
     def __init__(self, run: Run) -> None:

@@ -38,7 +38,7 @@ class TimeLookups(Actor):
     """Runs one client that writes records with timestamps out of order, and looks up offsets by time."""
 
     name = "times"
-    odds = 0.12
+    odds = 0.11
     checks = "offsets by time"
 
     def __init__(self, run: Run) -> None:

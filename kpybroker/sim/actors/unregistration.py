@@ -18,7 +18,7 @@ class Unregistration(Actor):
     """Checks that every broker is registered again once the cluster has settled. No record may be lost."""
 
     name = "unregistration"
-    odds = 0.12
+    odds = 0.11
     checks = "the registered brokers"
 
     @classmethod
