@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Metrics:
-    """Counts since the start. Times are in milliseconds, sizes in bytes."""
+    """Counts since the start. Sizes are in bytes."""
 
     __slots__ = (
         "bytes_received",
@@ -16,7 +16,6 @@ class Metrics:
         "frames_refused",
         "logins_failed",
         "requests_throttled",
-        "worst_stall_ms",
     )
 
     def __init__(self) -> None:
@@ -30,8 +29,6 @@ class Metrics:
         self.requests_throttled = 0
         self.frames_refused = 0
         self.logins_failed = 0
-        self.worst_stall_ms = 0.0
-        """The longest delay of the event loop's own timer."""
 
     def connection_accepted(self) -> None:
         """Count a connection that was admitted."""
@@ -65,7 +62,3 @@ class Metrics:
         """Add bytes of requests and of responses."""
         self.bytes_received += received
         self.bytes_sent += sent
-
-    def loop_late(self, late_ms: float) -> None:
-        """Note the delay of the event loop's own timer."""
-        self.worst_stall_ms = max(self.worst_stall_ms, late_ms)

@@ -10,6 +10,7 @@ import pytest
 
 from kpybroker.cli import arguments
 from kpybroker.config.broker_keys import BROKER_KEYS
+from kpybroker.server.connections.stalls import CAUSES
 from kpybroker.server.metrics.gauges import ALL_NAMES
 
 TEXT = (Path(__file__).parent.parent / "docs" / "runbook.md").read_text()
@@ -21,6 +22,11 @@ def test_every_metric_exists() -> None:
     assert named <= set(ALL_NAMES)
     for watched in ("underreplicatedpartitions", "underminisr", "offlinepartitions", "activecontroller", "stall"):
         assert any(watched in name for name in named), watched
+
+
+def test_every_cause_of_a_stall_is_explained() -> None:
+    for cause, meaning in CAUSES.items():
+        assert f"| `{cause}` | {meaning} |" in TEXT
 
 
 def test_every_setting_exists() -> None:

@@ -27,6 +27,7 @@ from kpybroker.world.hang_ups import has_hung_up
 from kpybroker.world.secure import HANDSHAKES_MAX, TlsAcceptor
 
 if TYPE_CHECKING:
+    from kpybroker.server.connections.stalls import Stalls
     from kpybroker.server.connections.token_checks import ListenerTokens
     from kpybroker.server.requests.faults import Faults
     from kpybroker.server.requests.recorder import Recorder
@@ -62,7 +63,6 @@ class Server:
         self._accepted = 0
         self._listeners: list[Listener] = []
         self._sweeper: asyncio.TimerHandle | None = None
-        self._swept_at = 0.0
         self._stopping = False
         self._states: list[ListenerState] = []
 
@@ -104,7 +104,6 @@ class Server:
         )
         self._listeners.append(listener)
         if self._sweeper is None:
-            self._swept_at = self.now
             self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
         return listener.port
 
@@ -149,9 +148,10 @@ class Server:
             self._interceptors.add_outermost(self._recorder)
         return self._recorder
 
-    def watch(self, timing: Timing) -> None:
-        """Measure request times from now on."""
+    def watch(self, timing: Timing, stalls: Stalls) -> None:
+        """Measure request times, and count stalls, from now on."""
         self._interceptors.add_outermost(timing)
+        self.port.count_stalls(stalls)
 
     def begin_serving(self) -> None:
         """Serve requests from now on, beginning with connections that were opened during the start."""
@@ -238,12 +238,8 @@ class Server:
         return [(route.api.name, route.count) for route in self.dispatcher.routes.values()]
 
     def _sweep(self) -> None:
-        """Shrink idle buffers, close connections idle for connections.max.idle.ms, and measure stalls, once a
-        second."""
-        now = self.now
-        late_ms = (now - self._swept_at - SWEEP_EVERY_S) * 1000
-        self.metrics.loop_late(late_ms)
-        self._look_at_all(self.connections(), now)
+        """Shrink idle buffers, and close connections idle for connections.max.idle.ms, once a second."""
+        self._look_at_all(self.connections(), self.now)
 
     def _look_at_all(self, connections: list[Connection], now: float) -> None:
         """Check the connections over several turns of the event loop, and then the limits on all connections."""
@@ -262,7 +258,6 @@ class Server:
         self.refusals.look(now)
         if self.broker.metadata.standard_authorizer is not None:
             self.broker.metadata.standard_authorizer.look()
-        self._swept_at = self.now
         if not self._stopping:
             self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
 

@@ -28,7 +28,9 @@ from kpybroker.server.connections.receive_memory import (
     next_step,
     receive_buffer,
 )
+from kpybroker.server.connections.stalls import OTHER, STALL_MS
 from kpybroker.server.connections.writing import HELD_BACK_BYTES, OWED_LIMIT_BYTES, write_all
+from kpybroker.wire.api import Api, by_key
 
 REPLIES_LIMIT = 256
 """The maximum number of pending replies of one connection. At the limit no more requests are read."""
@@ -138,8 +140,15 @@ class Connection(Accepted):
         self._processing = True
         if self.lent:
             self._give_back()
-        self._run_frames()
         port = self._port
+        if port.stalls is None:
+            self._run_frames(0)
+        else:
+            position, began_ms = self._position, port.steady_ms()
+            self._run_frames(began_ms + TURN_MS)
+            took_ms = port.steady_ms() - began_ms
+            if took_ms >= STALL_MS:
+                port.stalls.add(self._last_api(position), took_ms / 1000)
         if (not self._replies or self._owed_bytes > HELD_BACK_BYTES) and not port.has_unflushed():
             self.finish_event()
             return
@@ -147,6 +156,16 @@ class Connection(Accepted):
         port.flush_soon(self)
         if len(self._replies) >= FLUSH_AT_ONCE:
             port.flush_all()
+
+    def _last_api(self, position: int) -> str:
+        """The name of the API of the last frame that ran, if the first one began at `position`; it took the most time,
+        because it began within TURN_MS. OTHER if the connection was closed meanwhile."""
+        api: Api | None = None
+        while position + 8 <= self._position:
+            size, key = _SIZE(self._buffer, position)[0], _KEY_AND_VERSION(self._buffer, position + 4)[0]
+            api = by_key.get(key)
+            position += 4 + size
+        return OTHER if api is None else api.name
 
     def finish_event(self) -> None:
         """Send replies and continue: the appended data of this and other connections has been written."""
@@ -184,11 +203,11 @@ class Connection(Accepted):
             return False
         return waiting >= 4 + int(_SIZE(self._buffer, self._position)[0])
 
-    def _run_frames(self) -> None:
+    def _run_frames(self, until_ms: int) -> None:
+        """Handle frames until this time; 0 is TURN_MS after the first frame, to save a look at the clock."""
         view, end, position = self._view, self._filled, self._position
         port, replies = self._port, self._replies
         limit, dispatch, is_open = port.frame_limit_bytes, port.dispatch, self.listener.is_open
-        until_ms = 0
         while end - position >= 4:
             if (
                 self.blocker is not None

@@ -127,9 +127,9 @@ class LoginConnection(Connection):
             self.drop(f"its client has not logged in within {LOGIN_S:.0f} s")
         return super().look(now)
 
-    def _run_frames(self) -> None:
+    def _run_frames(self, until_ms: int) -> None:
         session = self._session
-        until_ms = self._port.steady_ms() + TURN_MS
+        until_ms = until_ms or self._port.steady_ms() + TURN_MS
         while not session.is_settled:
             if session.stage is Stage.FAILED:
                 return
@@ -146,7 +146,7 @@ class LoginConnection(Connection):
                 return
             if self._port.steady_ms() >= until_ms:
                 return
-        super()._run_frames()
+        super()._run_frames(until_ms)
 
     def stop_gracefully(self) -> None:
         if isinstance(self.blocker, Delay):

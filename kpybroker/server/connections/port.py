@@ -14,6 +14,7 @@ from kpybroker.server.connections.accepted import Accepted
 from kpybroker.server.connections.connection_limits import ConnectionLimits
 from kpybroker.server.connections.receive_memory import ReceiveMemory
 from kpybroker.server.connections.refusal_log import RefusalLog
+from kpybroker.server.connections.stalls import Stalls
 from kpybroker.server.connections.unsent_replies import UnsentReplies
 from kpybroker.wire.api import API
 
@@ -47,6 +48,8 @@ class Port:
         self.flush: Callable[[], None] = broker.replication.flush_queue.flush
         self.steady_ms: Callable[[], int] = broker.world.steady_ms
         self.give_back: Callable[[Any], None] = broker.world.disk.give_back
+        self.stalls: Stalls | None = None
+        """Where stalls are counted; None if no metrics are served."""
         self._unflushed: list[Accepted] = []
         self._flush_is_due = False
 
@@ -58,6 +61,11 @@ class Port:
     def serve(self, dispatch: Dispatch, encode: Encode) -> None:
         """Pass frames to `dispatch` and complete replies to `encode` from now on."""
         self.dispatch, self.encode = dispatch, encode
+
+    def count_stalls(self, stalls: Stalls) -> None:
+        """Measure requests and flushes from now on."""
+        self.stalls = stalls
+        self.flush = stalls.timed_flush(self.flush)
 
     def has_unflushed(self) -> bool:
         """Whether batches were appended since the last flush, or replies have to be completed."""

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.replication.node.lifecycle import Stage
+from kpybroker.server.connections.stalls import Stalls
 from kpybroker.server.metrics.access import Access
 from kpybroker.server.metrics.http import HttpServer, Page
+from kpybroker.world.stopwatch import thread_time
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
@@ -24,31 +26,37 @@ if TYPE_CHECKING:
     from kpybroker.world import World
 
 PATHS = ("/metrics", "/healthz", "/readyz")
-STALL_CHECK_S = 0.05
-"""The interval of the timer, which is the resolution of the measurement."""
+STALL_CHECK_S = 0.02
+"""The interval of the timer. It misses up to this much of a stall."""
 
 
 class StallWatch:
     """Measures how late the event loop runs a timer that is due many times a second."""
 
-    def __init__(self) -> None:
-        self._worst_s = 0.0
+    def __init__(self, stalls: Stalls) -> None:
+        self._stalls = stalls
         self._loop = asyncio.get_running_loop()
-        self._due = self._loop.time() + STALL_CHECK_S
+        self._seen = self._loop.time()
+        self._seen_cpu_s = thread_time()
+        self._due = self._seen + STALL_CHECK_S
         self._timer = self._loop.call_at(self._due, self._look)
 
     def _look(self) -> None:
-        now = self._loop.time()
-        self._worst_s = max(self._worst_s, now - self._due)
-        self._due = now + STALL_CHECK_S
+        self._measure()
+        self._due = self._seen + STALL_CHECK_S
         self._timer = self._loop.call_at(self._due, self._look)
+
+    def _measure(self) -> None:
+        before_cpu_s = self._seen_cpu_s
+        self._seen, self._seen_cpu_s = self._loop.time(), thread_time()
+        self._stalls.late(self._seen - self._due, self._seen_cpu_s - before_cpu_s)
 
     def take(self) -> float:
         """The longest stall since the last call, in seconds."""
-        now = self._loop.time()
-        worst_s, self._worst_s = max(self._worst_s, now - self._due), 0.0
-        self._due = max(self._due, now)  # the timer must not count this stall a second time
-        return worst_s
+        if self._loop.time() > self._due:
+            self._measure()
+            self._due = self._seen  # the timer must not count this stall a second time
+        return self._stalls.take_worst()
 
     def stop(self) -> None:
         """Stop measuring."""
@@ -62,7 +70,8 @@ class Observing:
     def __init__(self, world: World) -> None:
         answers = (self._metrics, self._health, self._readiness)
         self._http = HttpServer(world.network, dict(zip(PATHS, answers, strict=True)))
-        self._stalls = StallWatch()
+        self._stalls = Stalls()
+        self._watch = StallWatch(self._stalls)
         self._broker: Broker | None = None
         self._gauges: Gauges | None = None
         self._serves = False
@@ -91,7 +100,7 @@ class Observing:
         from kpybroker.server.metrics.gauges import Gauges
 
         self._broker = broker
-        self._gauges = Gauges(broker, server)
+        self._gauges = Gauges(broker, server, self._stalls)
 
     def serving(self) -> None:
         """Report the node as ready from now on, unless something is wrong."""
@@ -100,7 +109,7 @@ class Observing:
     def close(self) -> None:
         """Stop serving."""
         self._serves = False
-        self._stalls.stop()
+        self._watch.stop()
         self._http.close()
         if self._access is not None:
             self._access.close()
@@ -123,7 +132,7 @@ class Observing:
         from prometheus_client.exposition import choose_encoder
 
         encode, content_type = choose_encoder(headers.get("accept", ""))
-        await self._gauges.count(self._stalls.take())
+        await self._gauges.count(self._watch.take())
         return Page(200, encode(self._gauges.registry), content_type)
 
 

@@ -4,7 +4,7 @@ metrics."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Histogram, Metric, ProcessCollector
@@ -17,6 +17,7 @@ from kpybroker.server.requests.timing import EVERY, Timing
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
+    from kpybroker.server.connections.stalls import Stalls
     from kpybroker.server.server import Server
 
 AT_ONCE = 500
@@ -73,15 +74,18 @@ COUNTERS = {
 }
 REQUESTS = "kafka_network_requestmetrics_requests"
 TOTAL_TIME = "kafka_network_requestmetrics_totaltime_seconds"
-ALL_NAMES = (*GAUGES, *(f"{name}_total" for name in (*COUNTERS, REQUESTS)), TOTAL_TIME)
+STALLS = "kpybroker_loop_stalls"
+STALL_TIME = "kpybroker_loop_stall_seconds"
+ALL_NAMES = (*GAUGES, *(f"{name}_total" for name in (*COUNTERS, REQUESTS, STALLS, STALL_TIME)), TOTAL_TIME)
 
 
 class Gauges:
     """`count` computes the metrics and `registry` exports them. Request times are measured from node startup on."""
 
-    def __init__(self, broker: Broker, server: Server) -> None:
+    def __init__(self, broker: Broker, server: Server, stalls: Stalls) -> None:
         self._broker = broker
         self._server = server
+        self._stalls = stalls
         self._counted: dict[str, float] = {}
         self._counting = asyncio.Lock()
         self.registry = CollectorRegistry()
@@ -94,7 +98,15 @@ class Gauges:
             buckets=SECONDS,
             registry=self.registry,
         )
-        server.watch(Timing(lambda api, seconds: times.labels(api).observe(seconds)))
+        by_api: dict[str, Histogram] = {}  # because labels() takes as long as observe()
+
+        def observe(api: str, seconds: float) -> None:
+            of_api = by_api.get(api)
+            if of_api is None:
+                of_api = by_api[api] = times.labels(api)
+            of_api.observe(seconds)
+
+        server.watch(Timing(observe), stalls)
 
     async def count(self, stall_s: float) -> None:
         """Compute all metrics. Concurrent scrapes run one after the other."""
@@ -165,6 +177,15 @@ class Gauges:
         for api, count in self._server.requests_by_api():
             requests.add_metric([api], count)
         yield requests
+        yield _by_cause(STALLS, "Stalls of the event loop of 10 ms or more, by what ran meanwhile", self._stalls.counts)
+        yield _by_cause(STALL_TIME, "Seconds of these stalls", self._stalls.seconds)
+
+
+def _by_cause(name: str, text: str, values: Mapping[str, float]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=["cause"])
+    for cause, value in values.items():
+        family.add_metric([cause], value)
+    return family
 
 
 def _count_partition(partition: Partition, counted: dict[str, float]) -> None:
