@@ -21,7 +21,7 @@ ARCHIVE_TESTS := $(wildcard compat_tests/test_*archive*.py)
 # The tests start hundreds of processes. Without byte code, each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check lint wheels compiled-test compat spark-full takeover pages demo bench oracle kill chaos sim sim-coverage mutants clean prerequisites
+.PHONY: run test check lint wheels compiled-test compat spark-full takeover pages demo bench bench-quick bench-plot oracle kill chaos sim sim-coverage mutants clean prerequisites
 
 run: $(VENV)/runtime
 	$(BIN)/python -m kpybroker dev --port $(PORT)
@@ -67,6 +67,12 @@ demo: prerequisites                       ## 336,776 flights through Kafka and S
 
 bench: prerequisites                      ## compare with Apache Kafka, in the same run
 	$(BIN)/python -m bench --runs $(RUNS)
+
+bench-quick: prerequisites                ## the loads that matter most, in five minutes; adds a line to the history
+	$(BIN)/python -m bench --quick --runs $(RUNS)
+
+bench-plot: $(VENV)/ready                 ## draw bench/results/history.svg: each row over the commits
+	$(BIN)/python -m bench.plot
 
 kill: $(VENV)/ready                       ## 200 rounds of kill -9
 	$(BIN)/python -m compat_tests.kill_rounds --rounds 200

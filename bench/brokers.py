@@ -15,6 +15,8 @@ from oracle.kafka import Kafka
 from oracle.target import ServerProcess, steady_port
 
 HEAP = "1g"
+PREFAULTED = ("-XX:+AlwaysPreTouch",)
+"""The whole heap is touched at the start, or slices would pay for the first use of its pages."""
 NAMES = ("kpybroker", "kafka")
 ON_DISK = {
     "kpybroker": {"kpybroker.fsync": "always"},
@@ -44,10 +46,12 @@ class TimedKPyBroker(KPyBroker):
         return command
 
 
-def broker(name: str, properties: dict[str, str], directory: Path | None = None) -> TimedKafka | TimedKPyBroker:
-    """A broker that is not started yet, with its port chosen."""
+def broker(
+    name: str, properties: dict[str, str], directory: Path | None = None, *, jvm: tuple[str, ...] = ()
+) -> TimedKafka | TimedKPyBroker:
+    """A broker that is not started yet, with its port chosen. `jvm`: options for Kafka's JVM."""
     if name == "kafka":
-        return TimedKafka(directory, properties, heap=HEAP)
+        return TimedKafka(directory, properties, heap=HEAP, jvm=jvm)
     return TimedKPyBroker(directory, properties, port=steady_port())
 
 
@@ -70,8 +74,13 @@ def started(names: list[str], kind: Brokers) -> Iterator[list[Target]]:
             targets += [target_of(stack.enter_context(cluster(name))) for name in names]
             names = []
         for name in names:
-            server: ServerProcess = broker(name, ON_DISK[name] if kind is Brokers.FSYNC else {})
+            settings = dict(ON_DISK[name]) if kind is Brokers.FSYNC else {}
+            http = ""
+            if name == "kpybroker":
+                http = f"127.0.0.1:{steady_port()}"
+                settings["kpybroker.http.port"] = http.rpartition(":")[2]
+            server: ServerProcess = broker(name, settings, jvm=PREFAULTED)
             stack.enter_context(server)
-            targets.append(Target(name, server.bootstrap, server.pid))
+            targets.append(Target(name, server.bootstrap, server.pid, http=http))
         stack.callback(control.forget)
         yield targets

@@ -39,6 +39,7 @@ class Cleaning(Case):
     name = "cleaning"
     brokers = Brokers.NONE
     warm_up_slices = 0
+    repeats = 0
     runs = 1
     measures = (
         Measure("cleaning.rate", "cleaning 1 GB, by CPU time", "MB/s", Better.HIGHER),

@@ -80,6 +80,7 @@ class ClusterTopics(Case):
     name = "cluster-topics"
     brokers = Brokers.CLUSTER
     warm_up_slices = 0
+    repeats = 0
     measures = (
         Measure("cluster-topics.created", "1,000 topics of RF 3 created and usable", "s", Better.LOWER, 0.3, 0.15),
         Measure("cluster-topics.memory", "… memory per partition, all three together", "KiB", Better.LOWER, 1.0, 0.5),
@@ -132,6 +133,7 @@ class CatchUp(Case):
     name = "cluster-catch-up"
     brokers = Brokers.CLUSTER
     warm_up_slices = 0
+    repeats = 0
     measures = (
         Measure("cluster-catch-up.rate", "a returning replica catches up (from exec)", "MB/s", Better.HIGHER, 1.0, 1.2),
     )
@@ -164,6 +166,7 @@ class ClusterStart(Case):
     name = "cluster-start"
     brokers = Brokers.NONE
     warm_up_slices = 0
+    repeats = 0
     measures = (
         Measure("cluster-start.s", "three nodes: exec to the first record", "s", Better.LOWER, 1.5, 1.0, absolute=True),
         Measure("cluster-start.rss", "… memory (RSS) of the three", "MB", Better.LOWER, 300, 250, absolute=True),

@@ -222,6 +222,7 @@ class Failover(Case):
     family = "failover"
     brokers = Brokers.CLUSTER
     warm_up_slices = 0
+    repeats = 0
     runs = TRIALS
 
     def __init__(self, fault: Fault, silence: tuple[float, float], new: tuple[float, float]) -> None:

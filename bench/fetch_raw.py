@@ -3,6 +3,7 @@
 from bench.control import create_topic, delete_topic, fresh_name
 from bench.load import Stream, drive
 from bench.measure import Better, Case, LoadError, Measure
+from bench.memory import LITTLE_BYTES
 from bench.produce_raw import first_reply, produce_frame
 from bench.raw import HEADER_BYTES, Connection, frame
 from bench.records import batch
@@ -33,6 +34,8 @@ class RawFetch(Case):
     """Eight connections with one request in flight on each. The data is in the page cache."""
 
     family = "fetch"
+    touched_bytes = LITTLE_BYTES
+    is_quick = True
     seconds = 1.5
 
     def __init__(self, name: str, batches: int, records: int, record_bytes: int, measures: tuple[Measure, ...]) -> None:
@@ -65,9 +68,9 @@ class RawFetch(Case):
         gigabytes = load.replies * len(self.batch) / 1e9
         found = {
             "rate": load.replies / load.elapsed_s / 1e3,
-            "cpu": load.cpu.total_s / load.replies * 1e6,
+            "cpu": load.cpu.per(load.replies / 1e6),
             "throughput": gigabytes / load.elapsed_s,
-            "gigabyte_cpu": load.cpu.total_s / gigabytes,
+            "gigabyte_cpu": load.cpu.per(gigabytes),
         }
         return {measure.key: found[measure.key.rpartition(".")[2]] for measure in self.measures}
 

@@ -8,6 +8,7 @@ from typing import Any
 from bench.control import fresh_name
 from bench.joining import find_coordinator_of, timed_join
 from bench.measure import Better, Case, LoadError, Measure
+from bench.memory import LITTLE_BYTES
 from bench.raw import HEADER_BYTES, Connection, frame
 from bench.target import Target
 from kpybroker.errors import ErrorCode
@@ -145,6 +146,7 @@ class Join(Case):
 
     family = "groups"
     name = "group-join"
+    touched_bytes = LITTLE_BYTES
     measures = (
         Measure(
             "group-join.ms", f"{MEMBERS} members join one group: time until it is stable", "ms", Better.LOWER, 1.0, 0.5

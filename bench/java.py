@@ -43,7 +43,7 @@ class JavaProduce(Case):
         if steady is None or stored != sent:
             raise LoadError(f"{target.name} holds {stored} of {sent} records of the Java producer:\n{told[-2000:]}")
         rate, cost = self.measures
-        return {rate.key: float(steady[1]) / 1e3, cost.key: used.total_s / sent * 1e6}
+        return {rate.key: float(steady[1]) / 1e3, cost.key: used.per(sent / 1e6)}
 
     def _run(self, target: Target, topic: str) -> str:
         flags = ["-Xmx512m", "-Xms512m", "-Dlog4j2.level=error", "-cp", f"{jars()}/*"]

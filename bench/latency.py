@@ -7,6 +7,7 @@ from bench.control import create_topic, delete_topic, end_offsets, fresh_name
 from bench.librdkafka import undisturbed
 from bench.load import Stream
 from bench.measure import Better, Case, LoadError, Measure
+from bench.memory import LITTLE_BYTES
 from bench.percentile import percentile
 from bench.produce_raw import error_position, first_reply, produce_frame
 from bench.raw import Connection
@@ -22,6 +23,7 @@ class RawAckLatency(Case):
     family = "latency"
     name = "ack-raw"
     warm_up_slices = 3
+    touched_bytes = LITTLE_BYTES
     seconds = 5.0
     measures = (
         Measure("ack-raw.p50", "ack latency, raw, 1,000 msg/s, p50", "ms", Better.LOWER, None, 0.7),

@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 
 from bench.control import create_topic, delete_topic, end_offsets, fresh_name
 from bench.measure import Better, Brokers, Case, LoadError, Measure
+from bench.memory import LITTLE_BYTES
 from bench.percentile import percentile
 from bench.target import Target
 
@@ -59,6 +60,7 @@ class Produce(Case):
     family = "librdkafka"
 
     def __init__(self, size_bytes: int, codec: str, count: int, rate: Measure, cpu: Measure) -> None:
+        self.is_quick = size_bytes == 100 and self.brokers is Brokers.DEFAULT
         self.name = f"librdkafka-produce-{size_bytes}-{codec}"
         self.measures = (rate, cpu)
         self.codec = codec
@@ -79,7 +81,7 @@ class Produce(Case):
             raise LoadError(f"{target.name} holds {stored} of {self.count} acknowledged records")
         delete_topic(target, topic)
         rate, cost = self.measures
-        return {rate.key: self.count / elapsed_s / 1e3, cost.key: used.total_s / self.count * 1e6}
+        return {rate.key: self.count / elapsed_s / 1e3, cost.key: used.per(self.count / 1e6)}
 
 
 class Consume(Case):
@@ -87,6 +89,8 @@ class Consume(Case):
 
     family = "librdkafka"
     name = "librdkafka-consume"
+    touched_bytes = LITTLE_BYTES
+    is_quick = True
     count = 600_000
     measures = (
         Measure("librdkafka-consume.rate", "librdkafka consume 1 KiB", "k/s", Better.HIGHER, 1.0, 1.3),
@@ -122,7 +126,7 @@ class Consume(Case):
         if size_bytes < (self.count - 1) * 1024:
             raise LoadError(f"{target.name} returned {size_bytes} bytes in {seen} records")
         rate, cost = self.measures
-        return {rate.key: self.count / elapsed_s / 1e3, cost.key: used.total_s / self.count * 1e6}
+        return {rate.key: self.count / elapsed_s / 1e3, cost.key: used.per(self.count / 1e6)}
 
     def clean(self, target: Target) -> None:
         delete_topic(target, self.topics[target.name])
@@ -156,6 +160,7 @@ class AckLatency(Case):
     name = "fsync-librdkafka-ack"
     brokers = Brokers.FSYNC
     warm_up_slices = 2
+    touched_bytes = LITTLE_BYTES
     seconds = 3.0
     measures = (
         Measure("fsync-librdkafka-ack.p50", "on disk: librdkafka ack p50, 1,000 msg/s", "ms", Better.LOWER),
@@ -194,10 +199,13 @@ class EndToEnd(Case):
     family = "librdkafka"
     name = "librdkafka-end-to-end"
     warm_up_slices = 2
+    touched_bytes = LITTLE_BYTES
     seconds = 4.0
+    is_quick = True
     measures = (
         Measure("librdkafka-end-to-end.p50", "end to end, librdkafka, 1,000 msg/s, p50", "ms", Better.LOWER),
         Measure("librdkafka-end-to-end.p99", "… p99", "ms", Better.LOWER, 0.5, 0.4),
+        Measure("librdkafka-end-to-end.cpu", "… broker CPU", "µs/message", Better.LOWER),
     )
 
     def slice(self, target: Target) -> dict[str, float]:
@@ -213,6 +221,7 @@ class EndToEnd(Case):
         sent_at = [0.0] * count
         latencies_s: list[float] = []
         reader = threading.Thread(target=_read, args=(consumer, sent_at, latencies_s))
+        cpu = target.cpu()
         with undisturbed():
             reader.start()
             for index in pace(1000, self.seconds):
@@ -220,12 +229,14 @@ class EndToEnd(Case):
                 producer.produce(topic, b"%-100d" % index)
             producer.flush(10)
             reader.join()
+        used = target.cpu() - cpu
         consumer.close()
         delete_topic(target, topic)
         if len(latencies_s) != count:
             raise LoadError(f"{target.name} delivered {len(latencies_s)} of {count} records")
-        p50, p99 = self.measures
-        return {p50.key: percentile(latencies_s, 50) * 1e3, p99.key: percentile(latencies_s, 99) * 1e3}
+        p50, p99 = (percentile(latencies_s, percent) * 1e3 for percent in (50, 99))
+        figures = (p50, p99, used.per(count / 1e6))
+        return {measure.key: figure for measure, figure in zip(self.measures, figures, strict=True)}
 
 
 def _read(consumer: Consumer, sent_at: list[float], latencies_s: list[float]) -> None:

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
 
-from bench.target import Target
+from bench.memory import TOUCHED_BYTES
+from bench.noise import Noise
+from bench.stalls import Stalls
+from bench.target import Cost, Target
 
 
 class Better(Enum):
@@ -59,6 +62,19 @@ class Result:
         values = self.runs.get(target)
         return Spread.of(values) if values else None
 
+    def user_share(self, target: str) -> float | None:
+        """The share of user time in a figure that is CPU of the broker, over all runs. None for other figures."""
+        costs = [value for value in self.runs.get(target, ()) if isinstance(value, Cost)]
+        total = sum(costs)
+        return sum(cost.user for cost in costs) / total if total else None
+
+    @property
+    def ratios(self) -> Spread | None:
+        """kpybroker's figure divided by Kafka's, run by run: two slices of a run are taken one after the other."""
+        pairs = zip(self.runs.get("kpybroker", ()), self.runs.get("kafka", ()), strict=False)
+        ratios = [ours / theirs for ours, theirs in pairs if theirs]
+        return Spread.of(ratios) if ratios else None
+
     @property
     def ratio(self) -> float | None:
         """kpybroker's median divided by Kafka's."""
@@ -66,6 +82,11 @@ class Result:
         if ours is None or theirs is None or theirs.median == 0:
             return None
         return ours.median / theirs.median
+
+    @property
+    def is_cost(self) -> bool:
+        """Whether this is CPU of the broker."""
+        return any(isinstance(value, Cost) for values in self.runs.values() for value in values)
 
     @property
     def judged(self) -> float | None:
@@ -78,6 +99,38 @@ class Result:
     def holds(self, bound: float | None) -> bool | None:
         value = self.judged
         return None if bound is None or value is None else self.measure.reaches(value, bound)
+
+
+@dataclass(slots=True)
+class Row:
+    """The figures of one case, with the noise of the slices that count, and the stalls of kpybroker meanwhile."""
+
+    name: str
+    results: list[Result]
+    noise: list[Noise] = field(default_factory=list)
+    stalls: Stalls | None = None
+
+    @property
+    def worst_noise(self) -> Noise:
+        """The largest shares that others and the host took from a slice."""
+        return Noise(
+            max((each.others for each in self.noise), default=0), max((n.stolen for n in self.noise), default=0)
+        )
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether a slice was disturbed that no repetition could replace by a quiet one."""
+        return not all(each.is_quiet for each in self.noise)
+
+    @property
+    def by_cost(self) -> list[Result]:
+        """The figures, with the broker's CPU first."""
+        return sorted(self.results, key=lambda each: not each.is_cost)
+
+    def stalled(self, stalls: Stalls | None) -> None:
+        """Add the stalls of another slice."""
+        if stalls is not None:
+            self.stalls = stalls if self.stalls is None else self.stalls.worse(stalls)
 
 
 class Brokers(Enum):
@@ -102,6 +155,12 @@ class Case(ABC):
     """The only broker for which the figure is meaningful; None for both."""
     warm_up_slices = 6
     """The most warm-up slices, which end when two in a row agree within 5 %."""
+    repeats = 2
+    """How often a slice is repeated while other processes disturb it."""
+    touched_bytes = TOUCHED_BYTES
+    """How much free memory is used before each slice; more than it writes."""
+    is_quick = False
+    """Whether `--quick` measures it."""
 
     def prepare(self, target: Target) -> None:
         """Create topics and data, outside all measurements."""

@@ -10,9 +10,11 @@ import os
 
 TOUCHED_BYTES = 3 << 30
 """More than a slice writes, and more than the guest returns to the host before the slice ends."""
+LITTLE_BYTES = 256 << 20
+"""The same, for loads with small records or without any."""
 
 
-def touch(size_bytes: int = TOUCHED_BYTES) -> None:
+def touch(size_bytes: int) -> None:
     """Use this much memory, but at most a quarter of the available memory, and free it."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     size_bytes = min(size_bytes, available // 4) // mmap.PAGESIZE * mmap.PAGESIZE

@@ -5,6 +5,7 @@ import time
 from bench.control import create_topic, delete_topic, end_offsets, fresh_name
 from bench.load import Load, Stream, drive
 from bench.measure import Better, Brokers, Case, LoadError, Measure
+from bench.memory import LITTLE_BYTES, TOUCHED_BYTES
 from bench.raw import HEADER_BYTES, Connection, frame
 from bench.records import batch
 from bench.target import Target
@@ -47,6 +48,8 @@ class RawProduce(Case):
     warm_up_slices = 10
 
     def __init__(self, name: str, depth: int, records: int, record_bytes: int, measures: tuple[Measure, ...]) -> None:
+        self.is_quick = self.brokers is Brokers.DEFAULT and records < 1000  # 1 MB depends on the file system
+        self.touched_bytes = LITTLE_BYTES if records == 1 else TOUCHED_BYTES
         self.name = name
         self.depth = depth
         self.records = records
@@ -82,9 +85,9 @@ class RawProduce(Case):
         gigabytes = load.replies * len(self.batch) / 1e9
         found = {
             "rate": per_s / 1e3,
-            "cpu": load.cpu.total_s / load.replies * 1e6,
+            "cpu": load.cpu.per(load.replies / 1e6),
             "throughput": per_s * len(self.batch) / 1e6,
-            "gigabyte_cpu": load.cpu.total_s / gigabytes,
+            "gigabyte_cpu": load.cpu.per(gigabytes),
             "gigabyte_user_cpu": load.cpu.user_s / gigabytes,
         }
         return {measure.key: found[measure.key.rpartition(".")[2]] for measure in self.measures}

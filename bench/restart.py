@@ -60,6 +60,7 @@ class Logs(Case):
     name = "restart-logs"
     brokers = Brokers.NONE
     warm_up_slices = 0
+    repeats = 0
     measures = (
         Measure("restart.killed", "start with 1,000 partitions of 10 GB, after kill -9", "s", Better.LOWER, 1.0, 0.5),
         Measure("restart.clean", "… after a clean stop", "s", Better.LOWER, 1.0, 0.3),
@@ -112,6 +113,7 @@ class Commits(Case):
     name = "restart-groups"
     brokers = Brokers.NONE
     warm_up_slices = 0
+    repeats = 0
     measures = (
         Measure(
             "restart.groups",

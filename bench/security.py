@@ -149,7 +149,7 @@ class Produce(SecureCase):
         if stored != self.count:
             raise LoadError(f"{target.name} holds {stored} of {self.count} acknowledged records")
         delete_topic(plain, topic)
-        return self.figures(self.count / elapsed_s / 1e3, used.total_s / self.count * 1e6)
+        return self.figures(self.count / elapsed_s / 1e3, used.per(self.count / 1e6))
 
 
 class Consume(SecureCase):
@@ -186,7 +186,7 @@ class Consume(SecureCase):
             seen += len(messages)
         elapsed_s, used = time.perf_counter() - began, secured.target.cpu() - cpu
         consumer.close()
-        return self.figures(self.count / elapsed_s / 1e3, used.total_s / self.count * 1e6)
+        return self.figures(self.count / elapsed_s / 1e3, used.per(self.count / 1e6))
 
 
 def together(work: Callable[[int], int], threads: int) -> int:
@@ -296,7 +296,7 @@ class SmallProduce(SecureCase):
             return context.wrap_socket(secured.connect(TLS), server_hostname="127.0.0.1")
 
         elapsed_s, used, answered = small_produce(secured, connect, 2.0)
-        return self.figures(answered / elapsed_s / 1e3, used.total_s / answered * 1e6)
+        return self.figures(answered / elapsed_s / 1e3, used.per(answered / 1e6))
 
 
 class Handshakes(SecureCase):
@@ -333,7 +333,7 @@ class Handshakes(SecureCase):
         elapsed_s, used = time.perf_counter() - began, secured.target.cpu() - cpu
         if not self.resumed and reused:
             raise LoadError(f"{reused} handshakes were resumed")
-        return self.figures(self.count / elapsed_s, used.total_s / self.count * 1e3)
+        return self.figures(self.count / elapsed_s, used.per(self.count / 1e3))
 
 
 class Logins(SecureCase):
@@ -384,7 +384,7 @@ class Logins(SecureCase):
         finally:
             over.set()
             watching.join()
-        return self.figures(self.count / elapsed_s, used.total_s / self.count * 1e3, max(waits_s) * 1e3)
+        return self.figures(self.count / elapsed_s, used.per(self.count / 1e3), max(waits_s) * 1e3)
 
 
 def log_in(opened: socket.socket, nonce: str | None, password: str = PASSWORD) -> None:
@@ -455,7 +455,7 @@ class Acls(SecureCase):
 
             elapsed_s, used, answered = small_produce(secured, connect, 2.0)
             rates.append(answered / elapsed_s)
-        return self.figures(rates[1] / 1e3, used.total_s / answered * 1e6, 100 * rates[1] / rates[0])
+        return self.figures(rates[1] / 1e3, used.per(answered / 1e6), 100 * rates[1] / rates[0])
 
 
 def _bindings() -> Iterator[list[AclBinding]]:

@@ -275,7 +275,7 @@ class Throughput(Case):
             elapsed_s, used = time.perf_counter() - began, target.cpu() - cpu
         delete_topic(target, topic)
         rate, cost = self.measures
-        return {rate.key: due / elapsed_s / 1e3, cost.key: used.total_s / due * 1e6}
+        return {rate.key: due / elapsed_s / 1e3, cost.key: used.per(due / 1e6)}
 
 
 class AcknowledgeLatency(Case):
@@ -375,7 +375,7 @@ class ManyPartitions(Case):
             consume(members, due)
             elapsed_s, used = time.perf_counter() - began, target.cpu() - cpu
         delete_topic(target, topic)
-        return {self.measures[0].key: elapsed_s * 1e3, self.measures[1].key: used.total_s * 1e3}
+        return {self.measures[0].key: elapsed_s * 1e3, self.measures[1].key: used.per(1e-3)}
 
 
 class InFlight(Case):
@@ -389,6 +389,7 @@ class InFlight(Case):
     """The default limit of a share partition."""
     runs = 1
     warm_up_slices = 0
+    repeats = 0
     measures = (
         Measure("shares-memory", "memory of a record in flight", "bytes", Better.LOWER, 1000, 500, absolute=True),
     )

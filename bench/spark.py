@@ -58,6 +58,7 @@ class Loaded(Case):
 
     family = "spark"
     warm_up_slices = 2
+    repeats = 0
 
     def __init__(self, name: str, measure: Measure, count: int, size_bytes: int) -> None:
         self.name = name
@@ -116,6 +117,7 @@ class Write(Case):
     name = "spark-write-100"
     measures = (Measure(f"{name}.rate", "Spark batch write, 100 B", "k/s", Better.HIGHER, 1.0, 1.2),)
     warm_up_slices = 2
+    repeats = 0
     count = 2_000_000
     size_bytes = 100
 
@@ -136,6 +138,7 @@ class Idle(Case):
     name = "spark-idle"
     measures = (Measure("spark-idle.cpu", f"broker CPU of {QUERIES} idle streams", "ms/s", Better.LOWER, 1.0, 0.5),)
     warm_up_slices = 2
+    repeats = 0
     seconds = 10.0
 
     def slice(self, target: Target) -> dict[str, float]:
@@ -160,7 +163,7 @@ class Idle(Case):
                 for query in queries:
                     query.stop()
         delete_topic(target, topic)
-        return {self.measures[0].key: cpu.total_s * 1e3 / self.seconds}
+        return {self.measures[0].key: cpu.per(self.seconds / 1e3)}
 
 
 def rate(name: str, label: str) -> Measure:

@@ -27,8 +27,10 @@ class Start(Case):
     name = "start"
     brokers = Brokers.NONE
     warm_up_slices = 0
+    is_quick = True
     measures = (
         Measure("start.ms", "exec to first acknowledged Produce", "ms", Better.LOWER, 0.10, 0.05),
+        Measure("start.cpu", "… broker CPU until it serves", "ms", Better.LOWER),
         Measure("start.rss", "memory (RSS) after start", "MB", Better.LOWER, 0.12, 0.09),
     )
 
@@ -45,8 +47,13 @@ class Start(Case):
             client.join(TIMEOUT_S)
             if not acknowledged_at:
                 raise LoadError(f"{target.name} acknowledged no record within {TIMEOUT_S:.0f} s of its start")
-            resident_bytes = Target(target.name, server.bootstrap, server.pid).resident_bytes()
-        return {"start.ms": (acknowledged_at[0] - server.exec_at) * 1e3, "start.rss": resident_bytes / 1e6}
+            started = Target(target.name, server.bootstrap, server.pid)
+            used, resident_bytes = started.cpu(), started.resident_bytes()
+        return {
+            "start.ms": (acknowledged_at[0] - server.exec_at) * 1e3,
+            "start.cpu": used.per(1e-3),
+            "start.rss": resident_bytes / 1e6,
+        }
 
 
 def _first_acknowledgement(bootstrap: str, records: bytes) -> float:
@@ -90,6 +97,7 @@ class IdleConnection(Case):
     name = "idle-connection"
     only = "kpybroker"
     warm_up_slices = 0
+    repeats = 0  # each slice adds connections
     measures = (Measure("idle-connection.kib", "an idle connection", "KiB", Better.LOWER, 10, 6, absolute=True),)
 
     def __init__(self) -> None:

@@ -1,38 +1,71 @@
 """A broker under load: its address, and the CPU and memory of its process."""
 
-import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from oracle.cluster import Cluster
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+def _cpu_clock(pid: int) -> int:
+    """The clock of the CPU time of a whole process, as clock_getcpuclockid(3) returns it."""
+    return (~pid << 3) | 2
+
+
+class Cost(float):
+    """CPU of a broker per unit of work. `user` and `system` add up to it."""
+
+    def __new__(cls, user: float, system: float) -> "Cost":
+        made = super().__new__(cls, user + system)
+        made.user, made.system = user, system
+        return made
+
+    user: float
+    system: float
 
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """CPU seconds of one process."""
+    """CPU seconds of one process. The sum is exact. The kernel counts user and system time in ticks of 10 ms, so their
+    shares are exact only if the time is long."""
 
-    user_s: float
-    system_s: float
+    total_s: float
+    user_ticks: int
+    system_ticks: int
 
     @property
-    def total_s(self) -> float:
-        return self.user_s + self.system_s
+    def user_s(self) -> float:
+        ticks = self.user_ticks + self.system_ticks
+        return self.total_s * self.user_ticks / ticks if ticks else self.total_s
+
+    def per(self, count: float) -> Cost:
+        """The cost of one of `count` units, in seconds."""
+        return Cost(self.user_s / count, (self.total_s - self.user_s) / count)
+
+    def __add__(self, other: "Cpu") -> "Cpu":
+        return Cpu(
+            self.total_s + other.total_s, self.user_ticks + other.user_ticks, self.system_ticks + other.system_ticks
+        )
 
     def __sub__(self, earlier: "Cpu") -> "Cpu":
-        return Cpu(self.user_s - earlier.user_s, self.system_s - earlier.system_s)
+        return Cpu(
+            self.total_s - earlier.total_s,
+            self.user_ticks - earlier.user_ticks,
+            self.system_ticks - earlier.system_ticks,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A started broker. `name` is "kpybroker" or "kafka"; `bootstrap` is host:port. New topics have `replicas`."""
+    """A started broker. `name` is "kpybroker" or "kafka". `bootstrap` and `http` are host:port; Kafka has no `http`.
+    New topics have `replicas`."""
 
     name: str
     bootstrap: str
     pid: int
     replicas: int = 1
+    http: str = ""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -40,10 +73,10 @@ class Target:
         return host, int(port)
 
     def cpu(self) -> Cpu:
-        """User and system time of all threads, including ended ones. The kernel's resolution is 10 ms."""
+        """User and system time of all threads, including ended ones."""
         with open(f"/proc/{self.pid}/stat", encoding="ascii") as file:
             fields = file.read().rpartition(")")[2].split()
-        return Cpu(int(fields[11]) / _TICKS_PER_S, int(fields[12]) / _TICKS_PER_S)
+        return Cpu(time.clock_gettime(_cpu_clock(self.pid)), int(fields[11]), int(fields[12]))
 
     def resident_bytes(self) -> int:
         with open(f"/proc/{self.pid}/status", encoding="ascii") as file:
@@ -70,7 +103,7 @@ class ClusterTarget(Target):
 
     def cpu(self) -> Cpu:
         each = [Target.cpu(Target(self.name, "", node.pid)) for node in self.nodes.nodes.values()]
-        return Cpu(sum(one.user_s for one in each), sum(one.system_s for one in each))
+        return sum(each, Cpu(0.0, 0, 0))
 
     def resident_bytes(self) -> int:
         return sum(Target(self.name, "", node.pid).resident_bytes() for node in self.nodes.nodes.values())

@@ -85,7 +85,7 @@ class Throughput(Case):
                 producer.commit_transaction(TIMEOUT_S)
             elapsed_s, used = time.perf_counter() - began, target.cpu() - cpu
         rate, cost = self.measures
-        return {rate.key: sent / elapsed_s / 1e3, cost.key: used.total_s / sent * 1e6}
+        return {rate.key: sent / elapsed_s / 1e3, cost.key: used.per(sent / 1e6)}
 
 
 class JavaThroughput(Case):

@@ -96,14 +96,14 @@ class Matching(Case):
             if time.perf_counter() - began > 60:
                 raise LoadError(f"{target.name} returned {found} of {self.matching} matching records")
         elapsed_s = time.perf_counter() - began
-        used_s, own_s = (target.cpu() - broker).total_s, time.process_time() - client
+        used, own_s = target.cpu() - broker, time.process_time() - client
         seen = len(received)
         while len(received) == seen:
             consumer.poll(0.1)
         consumer.close()
         if found != self.matching:
             raise LoadError(f"{target.name} returned {found} of {self.matching} matching records")
-        figures = (COUNT / elapsed_s / 1e3, used_s / COUNT * 1e6, own_s / COUNT * 1e6, received[-1] / 1e6)
+        figures = (COUNT / elapsed_s / 1e3, used.per(COUNT / 1e6), own_s / COUNT * 1e6, received[-1] / 1e6)
         return {f"{key}.{name}": figure for name, figure in zip(FIGURES, figures, strict=True)}
 
     def clean(self, target: Target) -> None:
