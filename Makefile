@@ -21,7 +21,7 @@ ARCHIVE_TESTS := $(wildcard compat_tests/test_*archive*.py)
 # The tests start hundreds of processes. Without byte code, each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check lint wheels compiled-test compat spark-full takeover pages demo bench bench-quick bench-plot oracle kill chaos sim sim-coverage mutants clean prerequisites
+.PHONY: run test check lint wheels compiled-test compiled-compat compat spark-full takeover pages demo bench bench-quick bench-plot oracle kill chaos sim sim-coverage mutants clean prerequisites
 
 run: $(VENV)/runtime
 	$(BIN)/python -m kpybroker dev --port $(PORT)
@@ -46,6 +46,9 @@ wheels: $(VENV)/ready                     ## a wheel for this Python in dist/, w
 
 compiled-test: wheels                     ## the fast tests on the compiled build
 	$(BIN)/python -m tests.compiled_run dist
+
+compiled-compat: prerequisites wheels     ## the compat tests on the compiled build
+	$(BIN)/python -m tests.compiled_run dist compat_tests -m "not full" --target kpybroker
 
 oracle: prerequisites                     ## the same compat tests, on Apache Kafka
 	$(BIN)/python -m pytest compat_tests -m "not full" --target kafka

@@ -8,9 +8,9 @@ import sys
 import sysconfig
 
 VARIABLE = "KPYBROKER_COMPILE"
-"""1: compile, and fail if that is not possible. auto: compile if that is possible. Otherwise: do not compile."""
+"""1: compile, and fail if that is not possible. 0: do not compile. Otherwise: compile if that is possible."""
 
-NOT_WANTED = f"not wanted; set {VARIABLE}=auto to compile"
+NOT_WANTED = f"{VARIABLE}=0"
 
 
 def must_compile() -> bool:
@@ -22,7 +22,7 @@ def why_not() -> str:
     """Why this build is not compiled; empty if it is to be tried."""
     if must_compile():
         return ""
-    if os.environ.get(VARIABLE) != "auto":
+    if os.environ.get(VARIABLE) == "0":
         return NOT_WANTED
     if sys.implementation.name != "cpython":
         return f"mypyc needs CPython, and this is {sys.implementation.name}"

@@ -1,6 +1,7 @@
 """`python -m tests.compiled_run WHEELS`: run the fast tests on the compiled wheel in the folder WHEELS.
 
-The wheel is unpacked beside a copy of the tests, so that they find only its package. Further arguments go to pytest.
+The wheel is unpacked beside a copy of the tests, so that they find only its package. Further arguments go to pytest,
+for example `compat_tests` to run other tests.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def unpacked(wheels: Path, tree: Path) -> None:
         sys.exit(f"{wheels} has no compiled wheel for {tag} on {platform}; run `make wheels`")
     shutil.copytree(ROOT, tree, ignore=KEPT_OUT)
     zipfile.ZipFile(found[-1]).extractall(tree)
+    if (ROOT / ".cache").exists():
+        (tree / ".cache").symlink_to(ROOT / ".cache")  # Apache Kafka's artifacts
 
 
 def cannot_be_first(tree: Path, environment: dict[str, str]) -> list[str]:
