@@ -98,8 +98,13 @@ class TopicCreation:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._create_internal(name))
             self._internal[name] = task
-            task.add_done_callback(lambda _: self._internal.pop(name, None))
+            task.add_done_callback(lambda done: self._created(name, done))
         await asyncio.shield(task)
+
+    def _created(self, name: str, done: asyncio.Task[None]) -> None:
+        self._internal.pop(name, None)
+        if not done.cancelled():
+            done.exception()  # otherwise asyncio logs it if every caller has gone
 
     async def _create_internal(self, name: str) -> None:
         if name not in MADE_HERE:
