@@ -102,7 +102,8 @@ def broker(target: Running) -> Running:
 def wait_until_led(admin: AdminClient, topic: str, partitions: int) -> None:
     """Wait until the topic is served: Apache Kafka responds to CreateTopics some moments before that."""
     latest = {TopicPartition(topic, at): OffsetSpec.latest() for at in range(partitions)}
-    deadline = time.monotonic() + 30
+    # longer than topic.metadata.propagation.max.ms, for which librdkafka may go on calling a new topic unknown
+    deadline = time.monotonic() + 60
     while True:
         try:
             for found in admin.list_offsets(latest, request_timeout=10).values():
