@@ -35,6 +35,7 @@ LONG = (
 RUN_HERE = ("README.md", *LONG)
 RUN_ELSEWHERE = {
     "docs/archive.md": "compat_tests/test_archive_page.py",
+    "docs/cores.md": "compat_tests/test_cores_page.py",
     "docs/moving-to-apache-kafka.md": "compat_tests/test_takeover_page.py",
     "docs/runbook.md": "compat_tests/test_runbook.py",
     "docs/security-acls.md": "compat_tests/test_acls.py",
@@ -42,7 +43,7 @@ RUN_ELSEWHERE = {
     "docs/spark.md": "compat_tests/test_spark_page.py",
 }
 """Pages whose blocks need Java or several ports, and the test that runs them."""
-SCRIPTS = ("docs/moving-to-apache-kafka.md", "docs/runbook.md", "docs/security-acls.md")
+SCRIPTS = ("docs/cores.md", "docs/moving-to-apache-kafka.md", "docs/runbook.md", "docs/security-acls.md")
 """The pages that `compat_tests/pages.py` runs, with Kafka's own tools."""
 SERVING = ("dev", "serve")
 PAGES = sorted(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from kpybroker.cli.help_page import HelpPage, HelpRow
+from kpybroker.cli.local_cluster import AUTO, BROKERS_MAX
 from kpybroker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,9 +59,11 @@ def port_number(text: str) -> int:
 
 
 def broker_count(text: str) -> int:
-    """Parse the number of brokers."""
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 50:
-        raise argparse.ArgumentTypeError(f"must be from 1 to 50, not {text!r}")
+    """Parse the number of brokers; `auto` is AUTO."""
+    if text == "auto":
+        return AUTO
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= BROKERS_MAX:
+        raise argparse.ArgumentTypeError(f"must be auto, or from 1 to {BROKERS_MAX}, not {text!r}")
     return int(text)
 
 
@@ -70,6 +73,7 @@ def run_serving(arguments: list[str], world: World | None = None) -> None:
     Exits with 2 and one line for invalid arguments. Raises ConfigError.
     """
     given = read(arguments)
+    from kpybroker.cli import lifetime as lifetimes
     from kpybroker.cli import local_cluster, serving
 
     if given.command == "dev" and given.detach:
@@ -77,7 +81,7 @@ def run_serving(arguments: list[str], world: World | None = None) -> None:
 
         detaching.start([each for each in arguments if each != "--detach"], given.data_dir or serving.DEV_DATA_DIR)
         return
-    lifetime = serving.Lifetime(
+    lifetime = lifetimes.Lifetime(
         given.ready_file,
         until_stdin_closes=given.until_stdin_closes or given.commands,
         takes_commands=given.commands,
@@ -87,6 +91,9 @@ def run_serving(arguments: list[str], world: World | None = None) -> None:
         settings = serving.parse_settings(given.settings)
         wanted = local_cluster.LocalClusterOptions(given.brokers, given.port, given.http_port, settings)
         serving.dev(wanted, given.data_dir, ephemeral=given.ephemeral, is_secure=given.secure, lifetime=lifetime)
+    elif given.settings_from_parent:
+        own = lifetimes.read_settings()
+        serving.serve_one_of_several({**own, **serving.parse_settings(given.settings)}, lifetime)
     elif given.config is None and not given.settings and not given.from_env:
         raise ConfigError(
             "serve needs Kafka's settings: --config FILE, --set NAME=VALUE or --from-env; see `kpybroker serve "
@@ -94,7 +101,14 @@ def run_serving(arguments: list[str], world: World | None = None) -> None:
         )
     else:
         environment = os.environ if given.from_env else None
-        serving.serve(given.config, environment, given.settings, http_port=given.http_port, lifetime=lifetime)
+        serving.serve(
+            given.config,
+            environment,
+            given.settings,
+            http_port=given.http_port,
+            brokers=given.brokers,
+            lifetime=lifetime,
+        )
 
 
 def help_of(command: str) -> str:
@@ -116,6 +130,15 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
         action="store_true",
         help="Read KAFKA_* variables and CLUSTER_ID as the image apache/kafka does; they override FILE.",
     )
+    serve.add_argument(
+        "--brokers",
+        type=broker_count,
+        default=1,
+        metavar="N",
+        help="Number of brokers on this machine, each in its own process, or auto for one for each usable core "
+        "(default: 1). The first has the file's node.id, ports and log.dirs; the others follow.",
+    )
+    serve.add_argument("--settings-from-parent", action="store_true", help=argparse.SUPPRESS)
     for command in (dev, serve):
         command.add_argument(
             "--set",
@@ -129,7 +152,7 @@ def _parsers() -> tuple[_Parser, _Parser, _Parser]:
             "--http-port",
             type=port_number,
             metavar="PORT",
-            help="Port of /metrics, /healthz and /readyz; with --brokers, the first of several; 0 picks a free one.",
+            help="Port of /metrics, /healthz and /readyz, for all brokers; 0 picks a free one.",
         )
         command.add_argument(
             "--ready-file",
@@ -158,7 +181,8 @@ def _add_dev_options(dev: _Parser) -> None:
         type=broker_count,
         default=1,
         metavar="N",
-        help="Number of brokers, each in its own process, on --port and the following ports (default: 1).",
+        help="Number of brokers, each in its own process, on --port and the following ports (default: 1); auto: one "
+        "for each usable core, without replicas.",
     )
     where = dev.add_mutually_exclusive_group()
     where.add_argument(
@@ -197,8 +221,10 @@ def read(arguments: list[str]) -> argparse.Namespace:
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         (dev if given.command == "dev" else serve).error(f"unknown argument {' '.join(unknown)}")
-    if given.command == "dev" and given.commands and given.brokers > 1:
-        dev.error("--commands is for one broker; omit --brokers")
+    if given.commands and given.brokers != 1:
+        (dev if given.command == "dev" else serve).error("--commands is for one broker; omit --brokers")
+    if given.command == "dev" and given.control and given.brokers == AUTO:
+        dev.error("--control needs a number of --brokers")
     for one, others in EXCLUSIVE.items():
         if given.command == "dev" and getattr(given, one):
             for name in others:

@@ -1,8 +1,7 @@
 """Plans the cluster of `dev --brokers N`: the nodes, their ports, and a properties file for each.
 
 The files are next to the data. `node-2.properties` can start node 2 alone (`kpybroker serve --config`), and at the next
-start the files show which cluster the data belongs to. `node-2.log` is the log of node 2, and `node-2` is its data
-directory.
+start the files show which cluster the data belongs to. `node-2` is the data directory of node 2.
 """
 
 from __future__ import annotations
@@ -14,13 +13,19 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from kpybroker.cli.children import ChildNode
+from kpybroker.cli.lifetime import complain
 from kpybroker.config import BrokerConfig, parse_config, parse_properties
 from kpybroker.errors import ConfigError
+from kpybroker.storage.dirs.directory import FURTHER_NODE
 from kpybroker.storage.dirs.formatting import META_PROPERTIES, encode_id, random_id
 from kpybroker.world.sharing_ports import keep_for_one
+from kpybroker.world.usable_cores import usable_cores
 
 HOST = "127.0.0.1"
 BROKERS_MAX = 50
+AUTO = 0
+"""The number of brokers that stands for one broker for each usable core."""
 VOTERS_MAX = 5
 CONTROLLERS_FROM = 100
 """Distance of the first controller port from the first client port, which leaves room for more brokers."""
@@ -49,8 +54,10 @@ class LocalNode(NamedTuple):
         return parse_config(self.properties, "--set")
 
     @property
-    def log_file(self) -> Path:
-        return self.directory / f"node-{self.node_id}.log"
+    def as_child(self) -> ChildNode:
+        """How the parent process runs it. Raises ConfigError."""
+        arguments = ("--ready-file", str(self.ready_file))
+        return ChildNode(self.node_id, self.properties, self.config.metadata_log_dir, arguments)
 
     @property
     def ready_file(self) -> Path:
@@ -121,12 +128,15 @@ class Ports:
 
 
 class LocalClusterOptions(NamedTuple):
-    """The options of `dev`. `http_port`: the HTTP port of the first node, or None."""
+    """The options of `dev`. `brokers`: their number, or AUTO. `http_port`: the port of the HTTP pages of all nodes, or
+    None."""
 
     brokers: int
     port: int
     http_port: int | None
     settings: Mapping[str, str]
+    shares_work: bool = False
+    """Whether the brokers are for the cores of this machine (--brokers auto), so that one replica is enough."""
 
 
 def plan(directory: Path, wanted: LocalClusterOptions, defaults: Mapping[str, str], ports: Ports) -> list[LocalNode]:
@@ -144,12 +154,14 @@ def plan(directory: Path, wanted: LocalClusterOptions, defaults: Mapping[str, st
         raise ConfigError(
             f"--port {wanted.port} with --brokers {count} needs ports up to {highest}; choose a lower one"
         )
+    if wanted.http_port:
+        ports.hold(wanted.http_port)
     clients = [ports.hold(wanted.port + place if wanted.port else 0) for place in range(count)]
     controllers = [ports.hold(_controller_port(wanted.port, place)) for place in range(votes)]
     every = {
         "controller.listener.names": "CONTROLLER",  # the default here, but Apache Kafka requires the setting
         **defaults,
-        **replication(count),
+        **replication(1 if wanted.shares_work else count),
         **wanted.settings,
         "kpybroker.cluster.id": before.get("kpybroker.cluster.id") or encode_id(random_id(Random())),
         "controller.quorum.voters": ",".join(f"{id_}@{HOST}:{port}" for id_, port in enumerate(controllers, 1)),
@@ -162,9 +174,37 @@ def plan(directory: Path, wanted: LocalClusterOptions, defaults: Mapping[str, st
             own["process.roles"] = "broker,controller"
             own["listeners"] += f",CONTROLLER://{HOST}:{controllers[node_id - 1]}"
         if wanted.http_port is not None:
-            own["kpybroker.http.port"] = str(ports.hold(wanted.http_port and wanted.http_port + node_id - 1))
-        nodes.append(LocalNode(node_id, directory, {**own, **every}))
+            own |= inner_pages(ports.hold(wanted.http_port and wanted.http_port + node_id), wanted.settings)
+        nodes.append(LocalNode(node_id, directory, {**every, **own}))
     return nodes
+
+
+def for_cores(wanted: LocalClusterOptions, directory: Path) -> LocalClusterOptions:
+    """The options with one broker for each usable core, or with those whose data is in the directory. Says so on
+    stderr."""
+    _refuse_served(directory)
+    if (directory / META_PROPERTIES).exists():
+        count = 1
+        complain(f"kpybroker: 1 broker, because {directory} has the data of a single broker")
+    else:
+        count = brokers_for_cores(len(existing_nodes(directory)))
+    return wanted._replace(brokers=count, shares_work=True)
+
+
+def brokers_for_cores(with_data: int) -> int:
+    """One broker for each usable core, but not fewer than the place of the last one with data. Says so on stderr."""
+    cores = usable_cores()
+    count = min(max(cores, with_data), BROKERS_MAX)
+    usable = f"{cores} usable core{'s' if cores > 1 else ''}"
+    why = f"one for each of {usable}" if count == cores else f"broker number {with_data} has data; {usable}"
+    complain(f"kpybroker: {count} broker{'s' if count > 1 else ''} ({why})")
+    return count
+
+
+def inner_pages(port: int, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a node's own HTTP pages, where the parent process asks it: on this machine, without TLS."""
+    inner = {"kpybroker.http.port": str(port), "kpybroker.http.host": HOST}
+    return inner | {name: "" for name in ("kpybroker.http.tls.listener",) if name in settings}
 
 
 def voters_among(brokers: int) -> int:
@@ -194,6 +234,7 @@ def existing_nodes(directory: Path) -> list[int]:
 
 def check_alone(directory: Path) -> None:
     """Check that a directory for a single broker does not have the data of several brokers. Raises ConfigError."""
+    _refuse_served(directory)
     known = existing_nodes(directory)
     if known:
         raise ConfigError(
@@ -202,7 +243,22 @@ def check_alone(directory: Path) -> None:
         )
 
 
+def _refuse_served(directory: Path) -> None:
+    """Raise ConfigError if the directory has the data of `serve --brokers`."""
+    try:
+        names = [path.parent.name for path in directory.glob(f"broker.*/{META_PROPERTIES}")]
+    except OSError:
+        return  # opening it will raise the error
+    ids = sorted(int(match[1]) for match in map(FURTHER_NODE.fullmatch, names) if match)
+    if ids:
+        raise ConfigError(
+            f"{directory}/broker.{ids[-1]} has the replicas of broker {ids[-1]} of `kpybroker serve --brokers "
+            f"N`, which would not be served; start it with that command, or choose another --data-dir"
+        )
+
+
 def _check_directory(directory: Path, count: int, known: list[int]) -> None:
+    _refuse_served(directory)
     if (directory / META_PROPERTIES).exists():
         raise ConfigError(
             f"{directory} has the data of a single broker, which cannot become several; choose another --data-dir"

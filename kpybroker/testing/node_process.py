@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from kpybroker.cli.children import HAND_OVER
+from kpybroker.cli.lifetime import HAND_OVER
 from kpybroker.testing.forks import keep_from_children
 from kpybroker.testing.node import START_TIMEOUT_S, STOP_TIMEOUT_S, BrokerStartError, ReadyFacts
 from kpybroker.testing.spares import SPARES

@@ -51,7 +51,9 @@ def test_it_stops_and_leaves_nothing_behind(brokers: str, tmp_path: Path, enviro
     assert len(directories(tmp_path)) == 1
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGHUP)
-    assert (*process.communicate(timeout=WAIT_S), process.returncode) == ("", "", 0)
+    out, log = process.communicate(timeout=WAIT_S)
+    assert (out, process.returncode) == ("", 0)
+    assert all(" INFO kpybroker.cluster: " in line for line in log.splitlines()), "events of a cluster only"
     assert not directories(tmp_path)
 
 

@@ -8,9 +8,8 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,37 +19,16 @@ from kpybroker.cli.local_cluster import HOST, LocalClusterOptions, LocalNode, Po
 from kpybroker.config import parse_properties
 from kpybroker.errors import ConfigError
 from oracle.target import steady_port
-from tests.cli.shell import Shell, kpybroker_process, ready
+from tests.cli.running import WAIT_S, Start, last_line, lines_of, log_until, pid_of, stopped
+from tests.cli.shell import Shell, ready
 
 pytestmark = pytest.mark.slow
-
-WAIT_S = 60
-Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
 def ports() -> Iterator[Ports]:
     with contextlib.closing(Ports()) as held:
         yield held
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts the real program, and kills the processes that are still running at the end."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(*arguments: str) -> subprocess.Popen[str]:
-        started.append(kpybroker_process(*arguments, stdin=subprocess.PIPE))
-        return started[-1]
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def pid_of(directory: Path, node_id: int) -> int:
-    return int(json.loads((directory / f"node-{node_id}.ready").read_text())["pid"])
 
 
 def wait_until_gone(pid: int) -> None:
@@ -69,12 +47,6 @@ def wait_until_in_sync(shell: Shell, topic: str, node_id: int) -> None:
     deadline = time.monotonic() + WAIT_S
     while node_id not in shell("topics", "describe", topic, "--json").json[0]["partitions"][0]["isr"]:
         assert time.monotonic() < deadline, f"{node_id} is not in sync"
-
-
-def stopped(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=WAIT_S)
-    return process.returncode, out, err
 
 
 # ---- the plan
@@ -188,11 +160,15 @@ def test_held_ports_are_reserved_for_the_nodes(ports: Ports) -> None:
         (["--ephemeral", "--brokers", "3", "--set", "num.partitons=7"], "did you mean num.partitions"),
         (["--ephemeral", "--brokers", "3", "--ready-file", "{single}"], "it is a directory"),
         (["--data-dir", "{garbled}", "--brokers", "3"], "has no controller.quorum.voters"),
+        (["--data-dir", "{served}"], r"broker\.12 has the replicas of broker 12 of `kpybroker serve --brokers N`"),
+        (["--data-dir", "{served}", "--brokers", "auto"], r"broker\.12 has the replicas"),
+        (["--data-dir", "{left}", "--brokers", "auto"], r"broker\.12 has the replicas"),
+        (["--data-dir", "{left}", "--brokers", "3"], r"broker\.12 has the replicas"),
     ],
     ids=str,
 )
 def test_an_impossible_plan_is_refused_and_nothing_is_written(arguments: list[str], cause: str, tmp_path: Path) -> None:
-    places = {name: tmp_path / name for name in ("single", "several", "file", "garbled")}
+    places = {name: tmp_path / name for name in ("single", "several", "file", "garbled", "served", "left")}
     places["single"].mkdir()
     (places["single"] / "meta.properties").write_text("version=1\n")
     places["several"].mkdir()
@@ -202,6 +178,9 @@ def test_an_impossible_plan_is_refused_and_nothing_is_written(arguments: list[st
     places["file"].write_text("a file")
     places["garbled"].mkdir()
     (places["garbled"] / "node-1.properties").write_text("node.id=1\n")
+    for name in ("served", "served/broker.3", "served/broker.12", "left/broker.12"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "meta.properties").write_text("version=1\n")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.properties")}
     with socket.create_server((HOST, 0)) as used:
         where = {**places, "used": used.getsockname()[1]}
@@ -229,31 +208,45 @@ def test_two_runs_of_a_cluster(tmp_path: Path, start: Start, monkeypatch: pytest
     assert [row["replication"] for row in shell("topics", "list", "--json").json] == [3]
     with pytest.raises(ConfigError, match="in use"):
         run_serving(arguments)
-    assert stopped(process) == (0, "", "")
+    code, out, log = stopped(process)
+    assert (code, out) == (0, "")
     assert not (tmp_path / "ready").exists()
     assert not list(data.glob("*.ready"))
-    logs = [path.read_text().splitlines() for path in sorted(data.glob("*.log"))]
-    assert len(logs) == 3
+    logs = [lines_of(log, node_id) for node_id in (1, 2, 3)]
+    assert sum(map(len, logs)) == log.count("\n")
     assert all(" INFO kpybroker.cluster: " in line for lines in logs for line in lines), "no warning"
     assert all(any("is the controller" in line for line in lines) for lines in logs)
     again = start(*arguments)
     shell = Shell(ready(again)["bootstrap"], monkeypatch)
     values = shell("consume", "kept", "--from-beginning", "--max", "100").out.split()
     assert sorted(map(int, values)) == list(range(100))
-    assert stopped(again) == (0, "", "")
+    assert stopped(again)[:2] == (0, "")
 
 
-def test_a_broker_that_dies_is_reported_and_may_return(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_dies_is_started_again(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     process = start("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path))
     shell = Shell(ready(process)["bootstrap"], monkeypatch)
     assert shell("topics", "create", "t").code == 0
     pid = pid_of(tmp_path, 2)
     os.kill(pid, signal.SIGKILL)
-    assert process.stderr is not None
-    line = process.stderr.readline()
-    assert line == (f"kpybroker: broker 2 was killed by signal 9; its log is {tmp_path}/node-2.log; 2 of 3 still run\n")
+    line = last_line(log_until(process, "node 2 was killed"))
+    assert line == "kpybroker: node 2 was killed by signal 9; it is started again in 1 s"
+    assert shell("produce", "t", stdin=b"still\n").code == 0
+    assert last_line(log_until(process, "kpybroker: ")) == "kpybroker: node 2 serves clients again"
+    assert pid_of(tmp_path, 2) != pid
+    assert stopped(process)[0] == 0
+
+
+def test_a_broker_that_was_asked_to_stop_may_be_started_alone(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM to one of the processes stops it cleanly, and it is not started again."""
+    process = start("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path))
+    shell = Shell(ready(process)["bootstrap"], monkeypatch)
+    assert shell("topics", "create", "t").code == 0
+    os.kill(pid_of(tmp_path, 2), signal.SIGTERM)
+    log = log_until(process, "kpybroker: ")
+    assert last_line(log) == "kpybroker: node 2 has stopped; 2 of 3 still run"
     assert shell("produce", "t", stdin=b"still\n").code == 0
     alone = start("serve", "--config", str(tmp_path / "node-2.properties"))
     bootstrap = ready(alone)["bootstrap"]
@@ -262,9 +255,10 @@ def test_a_broker_that_dies_is_reported_and_may_return(
     code, out, told = stopped(alone)
     assert (code, out) == (0, "")
     assert all(" INFO kpybroker.cluster: " in line for line in told.splitlines())
+    code, _, rest = stopped(process)
+    assert code == 0
     for other in (1, 3):  # the controller lets the node stop once the other nodes know the new leaders
-        assert "broker 2 stops (controlled shutdown)" in (tmp_path / f"node-{other}.log").read_text()
-    assert stopped(process)[0] == 0
+        assert any("broker 2 stops (controlled shutdown)" in line for line in lines_of(log + rest, other))
 
 
 def test_no_process_survives_a_killed_parent(tmp_path: Path, start: Start) -> None:
@@ -280,8 +274,9 @@ def test_a_broker_that_cannot_start_stops_all_with_its_reason(tmp_path: Path, st
     (tmp_path / "node-2").write_text("not a directory")
     out, err = start("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path)).communicate(timeout=WAIT_S)
     assert out == ""
-    assert err.startswith(f"kpybroker: broker 2 ended with code 2; its log is {tmp_path}/node-2.log: kpybroker: ")
-    assert err.count("\n") == 1
+    reason = lines_of(err, 2)[-1].removeprefix("node 2 | ")
+    assert reason.startswith("kpybroker: cannot write to ")
+    assert err.splitlines()[-1] == f"kpybroker: node 2 ended with code 2: {reason}"
 
 
 def test_an_ephemeral_cluster_stops_with_its_parent(

@@ -145,7 +145,7 @@ STOP_SIGNALLED = (
 @pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGINT"), ("SIGINT", "SIGTERM")])
 def test_one_request_to_stop_may_come_as_several_signals(tmp_path: Path, first: str, second: str) -> None:
     """`timeout` sends its signal to the process and to its group; a wrapper forwards Ctrl-C."""
-    at_once = "from kpybroker.cli import serving\nserving.ONE_WISH_S = 3600\n"
+    at_once = "from kpybroker.cli import lifetime\nlifetime.ONE_WISH_S = 3600\n"
     ended = run_with(at_once + STOP_SIGNALLED.format(first, second), tmp_path / "data")
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -161,8 +161,8 @@ def test_a_signal_before_or_after_all_work_is_not_an_error(tmp_path: Path, numbe
 def test_a_second_ctrl_c_does_not_wait_for_the_stop(tmp_path: Path) -> None:
     """The stop never ends, and the user presses Ctrl-C again."""
     ended = run_with(
-        "from kpybroker.cli import serving\n"
-        "serving.ONE_WISH_S = 0\n"
+        "from kpybroker.cli import lifetime\n"
+        "lifetime.ONE_WISH_S = 0\n"
         "async def stop(self):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    await asyncio.Event().wait()\n"
@@ -236,8 +236,8 @@ def test_impossible_settings_are_refused(arguments: list[str], cause: str, tmp_p
     [
         (["dev", "--port", "70000"], "70000"),
         (["dev", "--port", "http"], "http"),
-        (["dev", "--brokers", "0"], "kpybroker: --brokers must be from 1 to 50, not '0'; see"),
-        (["dev", "--brokers", "51"], "kpybroker: --brokers must be from 1 to 50, not '51'; see"),
+        (["dev", "--brokers", "0"], "kpybroker: --brokers must be auto, or from 1 to 50, not '0'; see"),
+        (["dev", "--brokers", "51"], "kpybroker: --brokers must be auto, or from 1 to 50, not '51'; see"),
         (["dev", "--nope"], "--nope"),
         (["dev", "--data-dir"], "--data-dir"),
         (["dev", "--data-dir", "x", "--ephemeral"], "--ephemeral"),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 
 import pytest
 
 from kpybroker.cli.show import show_size
-from kpybroker.testing import Broker
+from kpybroker.testing import Broker, Cluster
 from tests.certificates import sign
 from tests.cli.shell import Shell, kpybroker_process, ready
 from tests.server.clustering import free_ports
@@ -105,14 +104,12 @@ def test_a_broker_with_replicas_cannot_be_unregistered(shell: Shell, topic: str)
 
 
 @pytest.mark.slow
-def test_lost_nodes_are_named_and_the_rest_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_nodes_are_named_and_the_rest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of three brokers is killed, then the quorum is lost: the output shows both, with exit code 0."""
-    process = kpybroker_process(*("dev", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path)))
-    try:
-        shell = Shell(ready(process)["bootstrap"], monkeypatch)
+    with Cluster(3) as cluster:
+        shell = Shell(cluster.bootstrap, monkeypatch)
         shell("produce", "orders", stdin=b"a\n")
-        pids = {node: json.loads((tmp_path / f"node-{node}.ready").read_text())["pid"] for node in (1, 2, 3)}
-        os.kill(pids[3], signal.SIGKILL)
+        cluster.kill(3)
         for _ in range(LOOKS_MAX):
             told = shell("status", "--json").json
             if [node["is_fenced"] for node in told["nodes"]] == [False, False, True] and not told["unknown"]:
@@ -120,7 +117,7 @@ def test_lost_nodes_are_named_and_the_rest_is_shown(tmp_path: Path, monkeypatch:
         assert "orders-0" in told["partitions"]["under_replicated"]
         assert [node["is_fenced"] for node in told["nodes"]] == [False, False, True]
         assert "under-replicated" in shell("status").out
-        os.kill(pids[told["controller"]["node"]], signal.SIGKILL)
+        cluster.kill(told["controller"]["node"])
         lost = shell("status", "--json", "--timeout", "1")
         assert lost.code == 0
         assert "controller" in lost.json["unknown"]
@@ -130,9 +127,6 @@ def test_lost_nodes_are_named_and_the_rest_is_shown(tmp_path: Path, monkeypatch:
         there = Shell(f"{last['host']}:{last['port']}", monkeypatch)
         listed = there("topics", "list", "--json", "--timeout", "1")
         assert (listed.code, [topic["topic"] for topic in listed.json]) == (0, ["orders"])
-    finally:
-        process.terminate()
-        process.communicate(timeout=WAIT_S)
 
 
 @pytest.mark.parametrize(

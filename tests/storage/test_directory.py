@@ -136,6 +136,16 @@ def test_a_new_disk_joins_the_existing_directories(opening: Opener) -> None:
     assert [directory.cluster_id for directory in opening("a", "b")] == [cluster_id, cluster_id]
 
 
+def test_another_broker_of_the_machine_may_have_its_directory_inside(opening: Opener) -> None:
+    """The brokers of `serve --brokers` start at the same time, so the inner directory may be the first."""
+    (inner,) = opening("a/broker.2", node_id=2, cluster_id=CLUSTER)
+    (outer,) = opening("a", cluster_id=CLUSTER)
+    assert (inner.node_id, outer.node_id) == (2, 1)
+    (outer_again,) = opening("b", cluster_id=CLUSTER)
+    (inner_again,) = opening("b/broker.2", node_id=2, cluster_id=CLUSTER)
+    assert (inner_again.node_id, outer_again.node_id) == (2, 1)
+
+
 def test_a_half_formatted_directory_is_formatted_again(tmp_path: Path, opening: Opener) -> None:
     opening("a")
     opening.close()

@@ -40,6 +40,8 @@ from kpybroker.world import World
 
 log = logging.getLogger(__name__)
 
+LACKS_METADATA = "the leader of the quorum lacks committed metadata"
+"""How the reason begins if this node must not follow the leader."""
 PIECE_BYTES = 1 << 20
 """A metadata transaction that is larger is split into batches of about this size."""
 
@@ -229,7 +231,7 @@ class MetadataLog:
         end = truncation(self.log.epochs.entries, self.log.end, told)
         if end < self.applied or end < self.log.high_watermark:
             raise Damage(
-                f"the leader of the quorum lacks committed metadata: its epoch {told.epoch} ended at {told.end}, "
+                f"{LACKS_METADATA}: its epoch {told.epoch} ended at {told.end}, "
                 f"and this node has committed records up to {self.log.high_watermark}; was a voter's directory lost?"
             )
         log.info("truncating the metadata log from offset %d to %d, to follow its leader", self.log.end, end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -41,6 +42,9 @@ TORN = {f"{name}.tmp" for name in (BOOTSTRAP_CHECKPOINT, NEW_VOTER, META_PROPERT
 BEGUN = {LOCK, BOOTSTRAP_CHECKPOINT, NEW_VOTER, *TORN, "lost+found"}
 """Files that an unformatted directory may contain, because they are left over from an interrupted format or are part of
 a new volume."""
+
+FURTHER_NODE = re.compile(r"broker\.([0-9]{1,10})")
+"""The directory of another broker of `serve --brokers`, which is never that of a partition."""
 
 
 class Directory(NamedTuple):
@@ -220,6 +224,8 @@ def _check_unused(world: World, path: str) -> None:
     partitions is unknown, and they would be lost if the directory were formatted."""
     for name in world.disk.list(path):
         inside = f"{path}/{name}"
+        if FURTHER_NODE.fullmatch(name):
+            continue
         if name not in BEGUN and not name.rpartition("-")[2].isdecimal():
             raise ConfigError(
                 f"{path} is not empty ({name}) and has no {META_PROPERTIES}: it is not a broker's; choose an empty "
