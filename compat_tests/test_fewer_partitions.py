@@ -6,7 +6,9 @@ Apache Kafka refuses the setting. There, `Resized` is the topic with all its par
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -18,6 +20,7 @@ from compat_tests.changing import until
 from compat_tests.clients import CLIENTS, each_client
 from compat_tests.conftest import MakeTopic, Running, wait_until_led
 from compat_tests.java_consumer import JavaConsumer
+from compat_tests.pipelines import Program
 from compat_tests.vocabulary import Client, Consumer, Message, Place, closing, send_all
 from oracle.takeover import KAFKA, KPYBROKER, Home
 
@@ -112,6 +115,36 @@ def test_nothing_is_lost_and_groups_go_on(
     with closing(consumer):
         consumer.assign({resized.place(index): "earliest" for index in range(TOTAL)})
         assert sorted(read_all(consumer, len(expected))) == sorted(expected)
+
+
+def test_kafka_streams_reads_what_is_left_and_what_is_retired(
+    broker: Running, make_topic: MakeTopic, resize: Resize, unique: Callable[[], str], tmp_path: Path
+) -> None:
+    topic, counts = make_topic(partitions=TOTAL), make_topic(IN_USE)
+    producer = CLIENTS[0].producer(broker.bootstrap)
+    with closing(producer):
+        send_all(producer, topic, messages(0, BEFORE))
+    resized = resize(topic)
+    producer = CLIENTS[0].producer(broker.bootstrap)
+    with closing(producer):
+        send_all(producer, topic, messages(BEFORE, AFTER, IN_USE))
+    found: Counter[bytes | None] = Counter()
+    consumer = CLIENTS[0].consumer(broker.bootstrap, isolation="read_committed")
+    with closing(consumer):
+        consumer.assign({(counts, index): "earliest" for index in range(IN_USE)})
+
+        def counted() -> bool:
+            found.update(one.key for one in consumer.poll(0.2))
+            return found.total() >= wanted
+
+        wanted = 0
+        for name in resized.names:
+            wanted += sum(resized.place(at % TOTAL)[0] == name for at in range(BEFORE)) + AFTER * (name == topic)
+            arguments = [unique(), "one", str(tmp_path / name), "exactly_once_v2", "words", name, counts]
+            with Program("Counting", broker.bootstrap, *arguments, log=tmp_path / f"{name}.log") as program:
+                program.until(counted, f"{wanted} words of {name} are counted; {found}")
+                program.stop()
+    assert found == Counter(b"%d" % number for number in range(BEFORE + AFTER))
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
