@@ -117,6 +117,7 @@ def test_following_ends_when_the_reader_is_gone(
 ) -> None:
     """The command ends as in `| head -1`, although no further record arrives whose write would fail."""
     shell("produce", topic, stdin=b"a\n")
+    shell("consume", topic, "--group", topic, "--from-beginning", "--max", "1")  # without a group, --watch is silent
     arguments = [topic if word == "TOPIC" else word for word in command]
     process = kpybroker_process(*arguments, "--bootstrap", kpybroker.bootstrap)
     assert process.stdout is not None
