@@ -80,6 +80,20 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return write
 
 
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of the event loop's tasks, in seconds, which all end at once."""
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def at_once(delay_s: float) -> None:
+        pauses.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", at_once)
+    return pauses
+
+
 def kept(directory: Path, *, first: Path | None = None) -> str | None:
     """What `keep_running` returns for a child that runs the program."""
 
@@ -122,6 +136,7 @@ def test_pauses_begin_anew_when_a_child_has_run_for_long(
     pauses: list[float],
     program: Callable[[str], Path],
     tmp_path: Path,
+    slept: list[float],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -129,10 +144,11 @@ def test_pauses_begin_anew_when_a_child_has_run_for_long(
     program(codes(1, 1, 1, 0))
     assert kept(tmp_path) is None
     assert [float(text) for text in re.findall("started again in ([0-9.]+) s", capsys.readouterr().err)] == pauses
+    assert slept == pauses
 
 
 def test_a_process_that_cannot_be_started_is_tried_again(
-    program: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Callable[[str], Path], tmp_path: Path, slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = program(codes(1, 0))
 
@@ -148,6 +164,7 @@ def test_a_process_that_cannot_be_started_is_tried_again(
     monkeypatch.setattr(sys, "stderr", log := Log())
     assert kept(tmp_path, first=path) is None
     assert log.getvalue().count("it is tried again") == 2
+    assert slept == [0.01, 0.02, 0.04]
 
 
 def test_a_child_that_hangs_is_killed_and_the_others_hand_over(
