@@ -25,10 +25,11 @@ from kpybroker.world import World
 CLUSTER_ID, SERVERS = "kpybroker.cluster.id", "controller.quorum.bootstrap.servers"
 
 
-def derive_nodes(world: World, properties: Mapping[str, str], brokers: int, source: str) -> list[ChildNode]:
-    """The nodes, the first of which is that of the properties. `brokers` is their number, or AUTO. `source` is where
-    the properties are from. Raises ConfigError."""
-    first = parse_config(properties, source)
+def derive_nodes(
+    world: World, first: BrokerConfig, properties: Mapping[str, str], brokers: int, source: str
+) -> list[ChildNode]:
+    """The nodes, the first of which is that of the properties, parsed as `first`. `brokers` is their number, or AUTO.
+    `source` is where the properties are from. Raises ConfigError."""
     with_data = _further_directories(world, first)
     if brokers == AUTO:
         last = with_data[-1][0] if with_data else first.node_id

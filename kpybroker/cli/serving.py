@@ -135,7 +135,7 @@ def serve(
     properties.update({**_http(http_port), **parse_settings(settings)})
     source = _source(config, environment)
     first = parse_config(properties, source)
-    nodes = derive_nodes(real_world(), properties, brokers, source)
+    nodes = derive_nodes(real_world(), first, properties, brokers, source)
     if len(nodes) > 1:
         prepare(lifetime)
         pages = first if first.http_port is not None else None

@@ -21,7 +21,7 @@ QUORUM = {"controller.quorum.bootstrap.servers": "c:9093"}
 
 
 def derived(properties: dict[str, str], brokers: int) -> list[BrokerConfig]:
-    nodes = derive_nodes(real_world(), properties, brokers, "file")
+    nodes = derive_nodes(real_world(), parse_config(properties, "file"), properties, brokers, "file")
     configs = [parse_config(node.settings) for node in nodes]
     assert [node.metadata_directory for node in nodes] == [config.metadata_log_dir for config in configs]
     assert [node.node_id for node in nodes] == [config.node_id for config in configs]
