@@ -71,7 +71,7 @@ demo: prerequisites                       ## 336,776 flights through Kafka and S
 bench: prerequisites                      ## compare with Apache Kafka, in the same run
 	$(BIN)/python -m bench --runs $(RUNS)
 
-bench-quick: prerequisites                ## the loads that matter most, in five minutes; adds a line to the history
+bench-quick: prerequisites                ## the loads that matter most; adds a line to the history
 	$(BIN)/python -m bench --quick --runs $(RUNS)
 
 bench-plot: $(VENV)/ready                 ## draw bench/results/history.svg: each row over the commits

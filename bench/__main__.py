@@ -206,9 +206,7 @@ def main(
     only: Annotated[str, typer.Option(help="Run the cases whose name or family contains one of these words.")] = "",
     runs: Annotated[int, typer.Option(min=1, help="Measured slices per case and broker.")] = 3,
     target: Annotated[Who, typer.Option(help="Which broker.")] = Who.BOTH,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Only the loads that matter most: about five minutes.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the loads that matter most.")] = False,
     write: Annotated[
         bool | None,
         typer.Option(
