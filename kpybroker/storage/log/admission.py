@@ -131,11 +131,12 @@ def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
     count, newest = batch.record_count, batch.max_timestamp - batch.base_timestamp
     if batch.attributes & CODEC_MASK:
         return False
-    if count == 1:
-        return not newest and is_sole_record(batch.view, HEADER_BYTES)
     if count > SLICE_RECORDS or batch.size_bytes > PLAIN_PIECE_BYTES:
         return False
-    return are_sound(bytes(batch.view[HEADER_BYTES:]), count, newest)
+    plain = bytes(batch.view[HEADER_BYTES:])
+    if count == 1:
+        return not newest and is_sole_record(plain)
+    return are_sound(plain, count, newest)
 
 
 def opening(batch: Batch, settings: LogSettings, now_ms: int) -> Opening:

@@ -16,8 +16,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.log.slices import Work
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, with_body
 from kpybroker.wire.records.compression import LZ4_DEFAULT_LEVEL, Codec, clients_pieces, compress, stored_pieces
-from kpybroker.wire.records.decompressed import Load
-from kpybroker.wire.records.record_fields import Piece
+from kpybroker.wire.records.decompressed import Load, Part
 from kpybroker.wire.records.record_scan import Walk, walk_through
 
 RECORDS_LIMIT = 1 << 20
@@ -39,8 +38,6 @@ PLAIN_PIECE_BYTES = 64 << 10
 """An uncompressed batch is scanned in pieces of this size."""
 RECORD_BYTES_MIN = 7
 """The size of the smallest record: length, attributes, two deltas, null key, null value and no headers."""
-FEW_BYTES = 1024
-"""Records with a larger average size are scanned in place, because copying them would take longer."""
 LOG_APPEND_TIME_TYPE = "LogAppendTime"
 _EVER = 1 << 64
 _LEVELS: dict[int, Callable[[LogSettings], int]] = {
@@ -84,7 +81,7 @@ def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Open
         needs_keys=settings.compacted,
         headers_limit=HEADERS_LIMIT if batch.codec else None,
     )
-    kept: list[Piece] = []
+    kept: list[Part] = []
     try:
         source = plain_pieces(batch, RECOMPRESSED_LIMIT_BYTES if anew else PLAIN_LIMIT_BYTES, clients_pieces)
         yield from walk_through(found, _keeping(source, kept) if anew else source, batch.record_count)
@@ -110,14 +107,14 @@ def opened(batch: Batch, codec: int, settings: LogSettings, now_ms: int) -> Open
 def plain_pieces(
     batch: Batch,
     limit_bytes: int,
-    decompressed: Callable[[int, memoryview, int], Iterable[Piece | Load]] = stored_pieces,
-) -> Iterable[Piece | Load]:
+    decompressed: Callable[[int, memoryview, int], Iterable[Part | Load]] = stored_pieces,
+) -> Iterable[Part | Load]:
     """The records of the batch, decompressed on demand to at most `limit_bytes`."""
     body, codec = batch.view[HEADER_BYTES:], batch.codec
     if codec:
         return decompressed(codec, body, limit_bytes)
     if len(body) <= PLAIN_PIECE_BYTES:
-        return (body if len(body) > FEW_BYTES * batch.record_count else bytes(body),)
+        return (body,)
     return (body[at : at + PLAIN_PIECE_BYTES] for at in range(0, len(body), PLAIN_PIECE_BYTES))
 
 
@@ -129,9 +126,9 @@ def compressed_on_loop_bytes(codec: int, level: int | None) -> int:
     return SLOWLY_ON_LOOP_BYTES if is_slow else COMPRESSED_ON_LOOP_BYTES
 
 
-def _keeping(source: Iterable[Piece | Load], kept: list[Piece]) -> Iterator[Piece | Load]:
+def _keeping(source: Iterable[Part | Load], kept: list[Part]) -> Iterator[Part | Load]:
     for piece in source:
-        if isinstance(piece, Piece):
+        if isinstance(piece, Part):
             kept.append(piece)
         yield piece
 

@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterator
 from typing import Any, Protocol
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.records.decompressed import Load
-from kpybroker.wire.records.record_fields import INT_BITS, LONG_BITS, Piece, misfit, varint, whole_headers
+from kpybroker.wire.records.decompressed import Load, Part
+from kpybroker.wire.records.record_fields import long_varint, misfit, varint, whole_headers
 
 SLICE_HEADERS = 10_000
 """The number of headers of one record that are checked in a slice of about a millisecond."""
@@ -23,7 +23,7 @@ class Walking(Protocol):
     seen: int
     """The number of scanned records."""
 
-    def some(self, plain: Piece, at: int, most: int) -> int:
+    def some(self, plain: bytes, at: int, most: int) -> int:
         """Scan at most `most` records that are complete in `plain`. Returns the position after them.
 
         Raises KafkaError, or IndexError for a complete record with fields that extend beyond its end.
@@ -41,10 +41,10 @@ class Walking(Protocol):
         """Whether the remaining records need not be scanned."""
 
 
-def next_piece(left: Iterator[Piece | Load]) -> Generator[Load | None, Any, Piece | None]:
+def next_piece(left: Iterator[Part | Load]) -> Generator[Load | None, Any, bytes | None]:
     for each in left:
-        if isinstance(each, Piece):
-            return each
+        if isinstance(each, Part):
+            return bytes(each)
         yield each
     return None
 
@@ -52,7 +52,7 @@ def next_piece(left: Iterator[Piece | Load]) -> Generator[Load | None, Any, Piec
 class LargeRecord:
     """Reads the fields, one by one, of a record that spans several pieces and is too large to be joined."""
 
-    def __init__(self, plain: Piece, at: int, left: Iterator[Piece | Load]) -> None:
+    def __init__(self, plain: bytes, at: int, left: Iterator[Part | Load]) -> None:
         self.plain = plain
         self.at = at
         self._left = left
@@ -68,7 +68,7 @@ class LargeRecord:
             raise misfit(self._index)
         self._bytes = size >> 1
         yield from self._skip(1)
-        delta = yield from self._number(LONG_BITS)
+        delta = yield from self._number(is_long=True)
         offset = yield from self._number()
         key_bytes = yield from self._sized()
         yield from self._sized()
@@ -96,16 +96,16 @@ class LargeRecord:
                 yield from self._sized()
                 count -= 1
 
-    def _number(self, bits: int = INT_BITS) -> Generator[Load | None, Any, int]:
+    def _number(self, *, is_long: bool = False) -> Generator[Load | None, Any, int]:
         """Read a varint, as a zigzag number."""
         needed = min(10, self._bytes)
         while len(self.plain) - self.at < needed:
-            self.plain = bytes(self.plain[self.at :]) + bytes((yield from self._next()))
+            self.plain = self.plain[self.at :] + (yield from self._next())
             self.at = 0
             yield None
         before = self.at
         try:
-            value, self.at = varint(self.plain, before, bits)
+            value, self.at = (long_varint if is_long else varint)(self.plain, before)
         except IndexError as error:
             raise misfit(self._index) from error
         self._bytes -= self.at - before
@@ -131,7 +131,7 @@ class LargeRecord:
             yield None
         self.at += size
 
-    def _next(self) -> Generator[Load | None, Any, Piece]:
+    def _next(self) -> Generator[Load | None, Any, bytes]:
         more = yield from next_piece(self._left)
         if more is None:
             raise KafkaError(ErrorCode.INVALID_RECORD, f"record {self._index} is incomplete")

@@ -1,15 +1,21 @@
-"""Parses the fields of a record in a batch: numbers, lengths and headers."""
+"""Parses the fields of a record in a batch: numbers, lengths and headers.
+
+Positions and lengths are 64-bit integers, which are not objects in the compiled build.
+"""
 
 from __future__ import annotations
 
-from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.records.record_layouts import AFTER_LENGTH, AFTER_NAME, MISFIT
+from typing import TYPE_CHECKING
 
-INT_BITS = 35
+from kpybroker.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+_BITS = 35
 """The size of a varint of 32 bits, five bytes. Java's consumer refuses longer varints."""
-LONG_BITS = 70
+_LONG_BITS = 70
 """The size of a varint of 64 bits, ten bytes. Only timestamp deltas may be that large."""
-Piece = bytes | memoryview
 
 
 def misfit(index: int) -> KafkaError:
@@ -17,19 +23,37 @@ def misfit(index: int) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, f"the length of record {index} does not match its fields")
 
 
-def varint(plain: Piece, at: int, bits: int = INT_BITS) -> tuple[int, int]:
-    """A varint, as a zigzag number, and the position after it. Raises IndexError, KafkaError."""
+def varint(plain: bytes, at: i64) -> tuple[i64, i64]:
+    """A varint of 32 bits, as a zigzag number, and the position after it. Raises IndexError, KafkaError."""
+    value: i64 = 0
+    shift: i64 = 0
+    while shift < _BITS:
+        byte: i64 = plain[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise _too_long()
+
+
+def long_varint(plain: bytes, at: int) -> tuple[int, int]:
+    """The same for 64 bits."""
     value = 0
-    for shift in range(0, bits, 7):
+    for shift in range(0, _LONG_BITS, 7):
         byte = plain[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise KafkaError(ErrorCode.INVALID_RECORD, "a varint is too long")
+    raise _too_long()
 
 
-def record_size(plain: Piece, at: int) -> tuple[int, int]:
+def _too_long() -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, "a varint is too long")
+
+
+def record_size(plain: bytes, at: i64) -> tuple[i64, i64]:
     """A record's length, and the position after it. If the length is incomplete, a value larger than the remaining
     bytes is returned."""
     try:
@@ -38,27 +62,27 @@ def record_size(plain: Piece, at: int) -> tuple[int, int]:
         return len(plain) + 1 << 1, at
 
 
-def whole_headers(plain: Piece, at: int, most: int) -> tuple[int, int]:
+def whole_headers(plain: bytes, at: i64, most: i64) -> tuple[i64, i64]:
     """The number of the next headers, at most `most`, that are complete and valid, and the position after them."""
-    total = len(plain)
-    number = begin = 0
+    total: i64 = len(plain)
+    number: i64 = 0
+    begin = at
     try:
-        for number in range(most):
+        while number < most:
             begin = at
-            name = plain[at]
-            at = at + AFTER_NAME[name] if name < 0x80 else after_length(plain, at, may_be_absent=False)
-            value = plain[at]
-            at = at + AFTER_LENGTH[value] if value < 0x80 else after_length(plain, at)
-            if at > total:
+            name: i64 = plain[at]
+            at += 1
+            if name > 0x7F:
+                name, at = varint(plain, begin)
+            value_at = at + (name >> 1)
+            value: i64 = plain[value_at]
+            at = value_at + 1
+            if value > 0x7F:
+                value, at = varint(plain, value_at)
+            at += value >> 1
+            if name & 1 or (value & 1 and value != 1) or at > total:
                 return number, begin
+            number += 1
     except (IndexError, KafkaError):
         return number, begin
     return most, at
-
-
-def after_length(plain: Piece, at: int, *, may_be_absent: bool = True) -> int:
-    """The position after a field with a length of more than one byte. Raises IndexError, KafkaError."""
-    size, at = varint(plain, at)
-    if size & 1:
-        return at if size == 1 and may_be_absent else MISFIT
-    return at + (size >> 1)

@@ -7,23 +7,17 @@ a value as above). Varints are zigzag. Source: KIP-98, "Message format".
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.records.decompressed import Load
+from kpybroker.wire.records.decompressed import Load, Part
 from kpybroker.wire.records.large_records import FIELDS_BYTES, LargeRecord, Slices, Walking, next_piece
-from kpybroker.wire.records.record_fields import (
-    LONG_BITS,
-    Piece,
-    after_length,
-    misfit,
-    record_size,
-    varint,
-    whole_headers,
-)
-from kpybroker.wire.records.record_layouts import AFTER_LENGTH, INDEXES, MISFIT, layout_at
+from kpybroker.wire.records.record_fields import long_varint, misfit, record_size, varint, whole_headers
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 SLICE_RECORDS = 1000
 """The number of records or headers in one slice, which takes about half a millisecond."""
@@ -31,8 +25,8 @@ BLAMED_LIMIT = 1000
 """The most records that are named in one error."""
 _SHORT_BYTES = 64 << 10
 """A record that spans several pieces is joined up to this size. A larger record is scanned field by field."""
-_ALONE_MOST = 16
-"""The most records that `_any` scans before `_sound` is tried again."""
+_FAR = 1 << 62
+"""More than any timestamp delta of one byte."""
 
 
 @dataclass(slots=True)
@@ -68,10 +62,7 @@ class Walk:
         """Check the next record. Raises KafkaError."""
         if offset != self.seen << 1:
             raise _not_next(self.seen)
-        if delta > self.newest:
-            self.newest = delta
-        if not self.earliest <= delta <= self.latest:
-            self.blame_time(self.seen, delta)
+        self._note_time(self.seen, delta)
         if key_bytes < 0 and self.needs_keys:
             self.blame_key(self.seen)
         self.seen += 1
@@ -92,112 +83,99 @@ class Walk:
         if len(self.without_key) < BLAMED_LIMIT:
             self.without_key.append(index)
 
-    def some(self, plain: Piece, at: int, most: int) -> int:
-        last = self.seen + most
-        begin, alone = -1, 1
-        while True:
-            before = self.seen
-            at = self._sound(plain, at, last)
-            alone = 1 if self.seen > before else min(2 * alone, _ALONE_MOST)
-            for _ in range(min(alone, last - self.seen)):
+    def some(self, plain: bytes, at: i64, most: i64) -> int:
+        # varints of two bytes are decoded in place: calls would take more time than the rest of the interpreted scan
+        total: i64 = len(plain)
+        index: i64 = self.seen
+        last = index + most
+        newest: i64 = -_FAR
+        earliest: i64 = max(-_FAR, min(self.earliest, _FAR))
+        latest: i64 = max(-_FAR, min(self.latest, _FAR))
+        try:
+            while index < last and at < total:
                 begin = at
-                at = self._any(plain, begin)
-                if at == begin:
-                    return at
-            if self.seen >= last:
-                return at
-
-    def _any(self, plain: Piece, begin: int) -> int:
-        """Scan the next record, which may have any form. Returns the position after it, or `begin` if it is
-        incomplete."""
-        size, at = record_size(plain, begin)
-        end = at + (size >> 1)
-        if end > len(plain):
-            return begin
-        delta, at = varint(plain, at + 1, LONG_BITS)
-        offset, at = varint(plain, at)
-        if offset != self.seen << 1:
-            raise _not_next(self.seen)
-        key, at = varint(plain, at)
-        value, at = varint(plain, at + (key >> 1))
-        at = self._end_of_headers(plain, at + (value >> 1), end)
-        # every length has moved `at` forward, so if `at` is the end here, no field extends beyond its record; an odd
-        # length is negative
-        if at != end or size & 1 or (key & 1 and key != 1) or (value & 1 and value != 1):
-            raise misfit(self.seen)
-        self.note((delta >> 1) ^ -(delta & 1), offset, -1 if key & 1 else key >> 1)
+                size: i64 = plain[at]
+                at += 1
+                if size > 0x7F:
+                    more: i64 = plain[at] if at < total else 0x80
+                    at += 1
+                    size = size & 0x7F | more << 7
+                    if more > 0x7F:
+                        size, at = record_size(plain, begin)
+                end = at + (size >> 1)
+                if end > total:
+                    return begin
+                at += 1
+                delta: i64 = plain[at]
+                if delta < 0x80:
+                    at += 1
+                    delta = (delta >> 1) ^ -(delta & 1)
+                    if delta > newest:
+                        newest = delta
+                    if not earliest <= delta <= latest:
+                        self.blame_time(index, delta)
+                else:
+                    at = self._long_delta(plain, at, index)
+                offset: i64 = plain[at]
+                at += 1
+                if offset > 0x7F:
+                    more = plain[at]
+                    at += 1
+                    offset = offset & 0x7F | more << 7
+                    if more > 0x7F:
+                        offset, at = varint(plain, at - 2)
+                if offset != index << 1:
+                    raise _not_next(index)
+                key: i64 = plain[at]
+                at += 1
+                if key > 0x7F:
+                    key, at = varint(plain, at - 1)
+                at += key >> 1
+                value: i64 = plain[at]
+                at += 1
+                if value > 0x7F:
+                    more = plain[at]
+                    at += 1
+                    value = value & 0x7F | more << 7
+                    if more > 0x7F:
+                        value, at = varint(plain, at - 2)
+                at += value >> 1
+                at = at + 1 if not plain[at] else self._end_of_headers(plain, at, end)
+                # every length has moved `at` forward, so if `at` is the end here, no field extends beyond its record;
+                # an odd length is negative
+                if at != end or size & 1 or (key & 1 and key != 1) or (value & 1 and value != 1):
+                    raise misfit(index)
+                if key & 1 and self.needs_keys:
+                    self.blame_key(index)
+                index += 1
+        finally:
+            self.seen = index
+            if newest > self.newest:
+                self.newest = newest
         return at
 
-    def _end_of_headers(self, plain: Piece, at: int, end: int) -> int:
-        """The position after the headers of a record. The record is valid only if this is its `end`."""
+    def _long_delta(self, plain: bytes, at: int, index: int) -> int:
+        """Note a timestamp delta of several bytes, which may have more than 63 bits. Returns the position after it."""
+        delta, at = long_varint(plain, at)
+        self._note_time(index, (delta >> 1) ^ -(delta & 1))
+        return at
+
+    def _note_time(self, index: int, delta: int) -> None:
+        if delta > self.newest:
+            self.newest = delta
+        if not self.earliest <= delta <= self.latest:
+            self.blame_time(index, delta)
+
+    def _end_of_headers(self, plain: bytes, at: i64, end: i64) -> i64:
+        """The position after the headers of a record. The record is valid only if this is its `end`; -1 if the headers
+        are not."""
         count, at = varint(plain, at)
         if count & 1 or count > end - at:
-            return MISFIT  # the number is negative, or too large for headers of at least two bytes
+            return -1  # the number is negative, or too large for headers of at least two bytes
         number, at = whole_headers(plain, at, count >> 1)
         if number < count >> 1 or at != end:
-            return MISFIT
+            return -1
         self.note_headers(number)
-        return at
-
-    def _sound(self, plain: Piece, at: int, last: int) -> int:
-        """Scan records up to index `last`, while they have the usual form; `_any` scans any other record. Short varints
-        are decoded in place, because calls would take more time than the rest of the scan."""
-        earliest, latest, total, begin, before = self.earliest, self.latest, len(plain), at, -1
-        while (index := self.seen) < last and index < INDEXES:
-            (unpack, width, after_key), run, rest = layout_at(index, last, self.needs_keys)
-            expected = run.start
-            try:
-                for expected in run:
-                    begin = at
-                    size = plain[at]
-                    if size < 0x80:
-                        end = at + AFTER_LENGTH[size]
-                        at += 2
-                    elif (more := plain[at + 1]) < 0x80:
-                        end = at + AFTER_LENGTH[size] + (more << 6)
-                        at += 3
-                    else:
-                        size, at = varint(plain, at)
-                        end = at + (MISFIT if size & 1 else size >> 1)
-                        at += 1
-                    delta = plain[at]
-                    at += 1
-                    if delta > 0x7F:
-                        delta = delta & 0x7F | plain[at] << 7
-                        at += 1
-                        if delta > 0x3FFF:
-                            delta, at = varint(plain, at - 2, LONG_BITS)
-                    if delta != before:  # zigzag numbers are compared: many equal those of the record before
-                        before = delta
-                        delta = (delta >> 1) ^ -(delta & 1)
-                        if not earliest <= delta <= latest:
-                            break
-                        if delta > self.newest:
-                            self.newest = delta
-                    offset, offset_rest, key = unpack(plain, at)
-                    if offset != expected or offset_rest != rest:
-                        break
-                    if key < 0x80:
-                        at += after_key[key]
-                    else:
-                        at = after_length(plain, at + width, may_be_absent=not self.needs_keys)
-                    value = plain[at]
-                    if value < 0x80:
-                        at += AFTER_LENGTH[value]
-                    elif (more := plain[at + 1]) < 0x80:
-                        at += AFTER_LENGTH[value] + (more << 6)
-                    else:
-                        at = after_length(plain, at)
-                    at = self._end_of_headers(plain, at, end) if plain[at] else at + 1
-                    if at != end or at > total:
-                        break
-                else:
-                    self.seen = index + len(run)
-                    continue
-            except (IndexError, struct.error, KafkaError):
-                pass
-            self.seen, at = index + (expected - run.start >> 1), begin
-            break
         return at
 
 
@@ -209,13 +187,13 @@ def walk(plain: bytes, count: int, earliest: int, latest: int) -> Walk:
     return found
 
 
-def walk_through(found: Walking, pieces: Iterable[Piece | Load], count: int) -> Slices:
+def walk_through(found: Walking, pieces: Iterable[Part | Load], count: int) -> Slices:
     """Scan `count` records in slices. `pieces` yields their bytes, and each piece is released when it has been scanned.
 
     Raises KafkaError: INVALID_RECORD if the bytes are not these records, and the errors of `pieces`.
     """
     left = iter(pieces)
-    plain: Piece = b""
+    plain = b""
     at = 0
     while True:
         before = found.seen
@@ -237,14 +215,14 @@ def walk_through(found: Walking, pieces: Iterable[Piece | Load], count: int) -> 
             more = yield from next_piece(left)
             if more is None:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"fewer than {count} records in the batch")
-            plain = more if at >= len(plain) else bytes(plain[at:]) + bytes(more)
+            plain = plain[at:] + more
             at = 0
             yield None
     yield from _nothing_follows(plain, at, left)
 
 
-def _nothing_follows(plain: Piece, at: int, left: Iterator[Piece | Load]) -> Slices:
-    more: Piece | None = plain[at:]
+def _nothing_follows(plain: bytes, at: int, left: Iterator[Part | Load]) -> Slices:
+    more: bytes | None = plain[at:]
     while more is not None:
         if more:
             raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(more)} bytes after the last record")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from struct import Struct
+from typing import TYPE_CHECKING
 
 from kpybroker.errors import KafkaError
-from kpybroker.wire.records.record_fields import Piece, record_size
+from kpybroker.wire.records.record_fields import record_size, varint
 from kpybroker.wire.records.record_scan import Walk
 
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
 _EVER = 1 << 64
-_FIRST = Struct(">6B").unpack_from
 
 
-def are_sound(plain: Piece, count: int, newest: int) -> bool:
+def are_sound(plain: bytes, count: int, newest: int) -> bool:
     """Whether `plain` contains exactly `count` valid records, and `newest` is the largest timestamp delta."""
     found = Walk(-_EVER, newest, needs_keys=False)
     try:
@@ -22,35 +24,27 @@ def are_sound(plain: Piece, count: int, newest: int) -> bool:
     return at == len(plain) and found.seen == count and found.newest == newest and not found.out_of_time
 
 
-def is_sole_record(view: Piece, at: int) -> bool:
-    """Whether `view`, from `at` on, contains exactly one record without headers and with the base timestamp, as in most
-    small batches. There must be at least seven bytes. If the result is False, `walk` decides."""
-    end = len(view)
-    size, more, delta, offset, key, after = _FIRST(view, at)
-    if size < 0x80:
-        at += 1
-    elif more < 0x80:
-        at += 2
-        size = size & 0x7F | more << 7
-        delta, offset, key = offset, key, after
-    else:
-        size, at = record_size(view, at)
-        delta, offset, key = view[at + 1 : at + 4]
-    if at + (size >> 1) != end or size & 1 or delta or offset:
-        return False
-    at += 4
-    if key != 1:
-        at += key >> 1
-        if key & 1 or key > 0x7F or at >= end:
+def is_sole_record(plain: bytes) -> bool:
+    """Whether `plain` contains exactly one record without headers and with the base timestamp, as in most small
+    batches."""
+    end: i64 = len(plain)
+    try:
+        size: i64 = plain[0]
+        at: i64 = 1
+        if size > 0x7F:
+            size, at = record_size(plain, 0)
+        if at + (size >> 1) != end or size & 1 or plain[at + 1] or plain[at + 2]:
             return False
-    value = view[at]
-    at += 1
-    if value > 0x7F:
-        value = value & 0x7F | view[at] << 7
+        key: i64 = plain[at + 3]
+        at += 4
+        if key > 0x7F:
+            key, at = varint(plain, at - 1)
+        at += key >> 1
+        value: i64 = plain[at]
         at += 1
-        if value > 0x3FFF:
-            value, at = record_size(view, at - 2)
-    if value & 1:
-        return value == 1 and at + 1 == end and not view[at]
-    at += value >> 1
-    return at + 1 == end and not view[at]
+        if value > 0x7F:
+            value, at = varint(plain, at - 1)
+        at += value >> 1
+        return at + 1 == end and not plain[at] and (not key & 1 or key == 1) and (not value & 1 or value == 1)
+    except (IndexError, KafkaError):
+        return False
