@@ -68,11 +68,11 @@ pages: prerequisites                      ## every code block of every page, and
 demo: prerequisites                       ## 336,776 flights through Kafka and Spark
 	$(BIN)/python -m spark_examples.flights_demo
 
-bench: prerequisites                      ## compare with Apache Kafka, in the same run
-	$(BIN)/python -m bench --runs $(RUNS)
+bench: prerequisites wheels               ## compare the compiled build with Apache Kafka, in the same run
+	$(BIN)/python -m bench.compiled dist --runs $(RUNS)
 
-bench-quick: prerequisites                ## the loads that matter most; adds a line to the history
-	$(BIN)/python -m bench --quick --runs $(RUNS)
+bench-quick: prerequisites wheels         ## the loads that matter most; adds a line to the history
+	$(BIN)/python -m bench.compiled dist --quick --runs $(RUNS)
 
 bench-plot: $(VENV)/ready                 ## draw bench/results/history.svg: each row over the commits
 	$(BIN)/python -m bench.plot

@@ -67,7 +67,7 @@ class ClusterAckLatency(RawAckLatency):
     brokers = Brokers.CLUSTER
     warm_up_slices = 8
     measures = (
-        Measure("cluster-ack-raw.p50", "RF 3: ack latency, raw, 1,000 msg/s, p50", "ms", Better.LOWER, None, 1.0),
+        Measure("cluster-ack-raw.p50", "RF 3: ack latency, raw, 1,000 msg/s, p50", "ms", Better.LOWER, 1.0, 0.8),
         Measure("cluster-ack-raw.p99", "… p99", "ms", Better.LOWER, 1.0, 0.5),
         Measure("cluster-ack-raw.p999", "… p99.9", "ms", Better.LOWER, 10, 5, absolute=True),
     )

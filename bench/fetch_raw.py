@@ -94,11 +94,11 @@ class RawFetch(Case):
 def cases() -> list[Case]:
     higher, lower = Better.HIGHER, Better.LOWER
     small = (
-        Measure("fetch-1kb.rate", "Fetch 1 KB, 8 connections", "k/s", higher, 2.0, 2.7),
+        Measure("fetch-1kb.rate", "Fetch 1 KB, 8 connections", "k/s", higher, 1.7, 2.2),
         Measure("fetch-1kb.cpu", "… broker CPU", "µs/request", lower, 0.4, 0.28),
     )
     medium = (
-        Measure("fetch-64kb.throughput", "Fetch 64 KB", "GB/s", higher, 1.5, 1.9),
+        Measure("fetch-64kb.throughput", "Fetch 64 KB", "GB/s", higher, 1.3, 1.6),
         Measure("fetch-64kb.gigabyte_cpu", "… broker CPU", "s/GB", lower, 0.6, 0.41),
     )
     large = (

@@ -61,6 +61,6 @@ class JavaProduce(Case):
 
 def cases() -> list[Case]:
     return [
-        JavaProduce(f"java-produce-acks-{acks}", f"Java producer 1 KiB, acks={acks}", acks, (1.1, 1.2), (0.6, 0.4))
+        JavaProduce(f"java-produce-acks-{acks}", f"Java producer 1 KiB, acks={acks}", acks, (1.2, 1.4), (0.6, 0.4))
         for acks in ("1", "all")
     ]

@@ -115,7 +115,7 @@ def surroundings() -> dict[str, str]:
         "processor": f"{os.cpu_count()} × {_processor()}",
         "memory": f"{memory_gb:.0f} GB",
         "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
+        "python": _python(),
         "kafka": KAFKA_VERSION,
         "librdkafka": libversion()[0],
     }
@@ -130,6 +130,13 @@ def _commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return commit.stdout.strip() + "+" * bool(changed)
+
+
+def _python() -> str:
+    """The version of CPython, and whether it is in a shared library, which is slower than an executable."""
+    maps = Path("/proc/self/maps")
+    is_shared = maps.exists() and "/libpython" in maps.read_text(encoding="utf-8")
+    return platform.python_version() + " (shared library)" * is_shared
 
 
 def _build() -> str:

@@ -7,32 +7,16 @@ for example `compat_tests` to run other tests.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from compiling.unpacking import unpacked
+
 ONLY_SOURCES = ("test_layers.py", "test_packaging.py", "test_pages.py", "test_compiled_build.py", "test_deploy.py")
 """Tests of the sources, which do not depend on the build."""
-KEPT_OUT = shutil.ignore_patterns("kpybroker", ".*", "dist", "build", "__pycache__", "kpybroker-data")
-
-
-def unpacked(wheels: Path, tree: Path) -> None:
-    """Make `tree` a copy of the repository with the package of the newest wheel. Raises SystemExit if there is none."""
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    found = sorted(wheels.glob(f"kpybroker-*-{tag}-*{platform}.whl"), key=lambda wheel: wheel.stat().st_mtime)
-    if not found:
-        sys.exit(f"{wheels} has no compiled wheel for {tag} on {platform}; run `make wheels`")
-    shutil.copytree(ROOT, tree, ignore=KEPT_OUT)
-    zipfile.ZipFile(found[-1]).extractall(tree)
-    if (ROOT / ".cache").exists():
-        (tree / ".cache").symlink_to(ROOT / ".cache")  # Apache Kafka's artifacts
 
 
 def cannot_be_first(tree: Path, environment: dict[str, str]) -> list[str]:

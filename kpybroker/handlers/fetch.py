@@ -6,7 +6,7 @@ v7 has incremental fetch sessions (KIP-227); v9 has leader epochs (KIP-320); v12
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kpybroker.call import CONTROLLER, Call, Result
 from kpybroker.errors import ErrorCode, KafkaError
@@ -23,12 +23,12 @@ from kpybroker.wire.rpc.fetch import FetchableTopicResponse, PartitionData, Requ
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
-OF_SESSIONS = (
+OF_SESSIONS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-WANTS_AT_ONCE = 1000
+WANTS_AT_ONCE: Final = 1000
 """How many partitions a Fetch examines without a pause, in about five milliseconds. A Fetch with more partitions
 examines them over several turns of the event loop."""
 

@@ -6,7 +6,7 @@ implementation is in `serving/produce`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kpybroker.call import Call, Result
 from kpybroker.serving.produce.refusals import ACKS_WITH_REPLY
@@ -17,7 +17,7 @@ from kpybroker.wire.rpc.produce import Request, TopicProduceData
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
-AT_ONCE_BYTES = 8 * 1024 * 1024
+AT_ONCE_BYTES: Final = 8 * 1024 * 1024
 """Batches of several partitions up to this total size are checked and written without a pause, in about 15 ms."""
 
 

@@ -8,19 +8,19 @@ broker's versions yet (KIP-511). Source: the Kafka protocol guide, "Request/Resp
 from __future__ import annotations
 
 from struct import Struct, error
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kpybroker.errors import ErrorCode, MalformedFrame
 from kpybroker.wire.api import API_VERSIONS, Api, by_key
 from kpybroker.wire.codec.codec import merge, pieces_of
 from kpybroker.wire.codec.primitives import refuse, skip_tagged
 
-_REQUEST = Struct(">hhih")
-_SIZED_REQUEST = Struct(">ihhih")
-_RESPONSE_V0 = Struct(">ii")
-_RESPONSE_V1 = Struct(">iix")
-_CORRELATION = Struct(">i")
-_UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+_REQUEST: Final = Struct(">hhih")
+_SIZED_REQUEST: Final = Struct(">ihhih")
+_RESPONSE_V0: Final = Struct(">ii")
+_RESPONSE_V1: Final = Struct(">iix")
+_CORRELATION: Final = Struct(">i")
+_UNSUPPORTED: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 class RequestHeader(NamedTuple):

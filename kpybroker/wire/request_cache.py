@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from kpybroker.errors import MalformedFrame
 from kpybroker.wire.codec.codec import build
 from kpybroker.wire.codec.primitives import read_uvarint, write_uvarint
 from kpybroker.wire.response_templates import MARK, MARK_BYTES, SHORT_MARK, SHORT_MARK_BYTES
 
-LEARNT_BYTES = 512
+LEARNT_BYTES: Final = 512
 """The longest request that is cached. Longer requests are parsed each time."""
-KNOWN_LIMIT = 32
+KNOWN_LIMIT: Final = 32
 """The most cached requests of a connection, for a producer that sends to this many partitions in turn."""
-CHANCES = 16
+CHANCES: Final = 16
 """The number of times that a connection's Fetch is cached. If its form changes each time, the cache does not help."""
-_NO_TAGS = b"\0\0\0"
+_NO_TAGS: Final[bytes] = b"\0\0\0"
 """The bytes after the records: the empty tagged fields of the partition, the topic and the request."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kpybroker.wire.api import FETCH, PRODUCE
 from kpybroker.wire.codec.building import LARGE_BYTES
@@ -18,14 +18,24 @@ from kpybroker.wire.codec.message import Buffer
 from kpybroker.wire.codec.primitives import write_uvarint
 from kpybroker.wire.rpc import fetch, produce
 
-MARK = 0xF7A5_C3E1_9B8D_F6D4 - (1 << 64)
+MARK: Final = 0xF7A5_C3E1_9B8D_F6D4 - (1 << 64)
 """The mark is not valid UTF-8, so no name contains it. `fetch_form` checks whether a topic id contains it."""
-SHORT_MARK = MARK >> 32
-MARK_BYTES = Struct(">q").pack(MARK)
-SHORT_MARK_BYTES = Struct(">i").pack(SHORT_MARK)
-_SIZE_AND_ID = Struct(">ii")
-_NO_RECORDS = b"\1\0\0\0"
+SHORT_MARK: Final = MARK >> 32
+MARK_BYTES: Final = Struct(">q").pack(MARK)
+SHORT_MARK_BYTES: Final = Struct(">i").pack(SHORT_MARK)
+_SIZE_AND_ID: Final = Struct(">ii")
+_NO_RECORDS: Final = b"\1\0\0\0"
 """The end of a Fetch response of one partition without records: their length, and three empty sets of tagged fields."""
+
+
+class Filled:
+    """A response that was built from a template, or that is already encoded except for the correlation id."""
+
+    __slots__ = ()
+
+    def buffers(self, correlation_id: int) -> tuple[Buffer, ...]:
+        """The whole frame."""
+        raise NotImplementedError
 
 
 class ProduceForm(NamedTuple):
@@ -37,16 +47,18 @@ class ProduceForm(NamedTuple):
     after: bytes
 
 
-class Acknowledged(NamedTuple):
+class Acknowledged(Filled):
     """A Produce response: a template and the base offset."""
 
-    form: ProduceForm
-    base_offset: int
+    __slots__ = ("_base_offset", "_form")
+
+    def __init__(self, form: ProduceForm, base_offset: int) -> None:
+        self._form = form
+        self._base_offset = base_offset
 
     def buffers(self, correlation_id: int) -> tuple[Buffer, ...]:
-        """The whole frame."""
-        (pack, size_bytes, before, after), base_offset = self
-        return (pack(size_bytes, correlation_id, before, base_offset, after),)
+        pack, size_bytes, before, after = self._form
+        return (pack(size_bytes, correlation_id, before, self._base_offset, after),)
 
 
 def produce_form(acknowledgement: produce.Response, version: int) -> ProduceForm:
@@ -70,19 +82,23 @@ class FetchForm(NamedTuple):
     after: bytes
 
 
-class Fetched(NamedTuple):
-    """A Fetch response: a template and the values to fill in."""
+class Fetched(Filled):
+    """A Fetch response: a template and the values to fill in. `offsets` are the high watermark, the last stable offset
+    and the start of the log."""
 
-    form: FetchForm
-    session_id: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    records: Buffer
+    __slots__ = ("_form", "_offsets", "_records", "session_id")
+
+    def __init__(self, form: FetchForm, session_id: int, offsets: tuple[int, int, int], records: Buffer) -> None:
+        self._form = form
+        self.session_id = session_id
+        self._offsets = offsets
+        self._records = records
 
     def buffers(self, correlation_id: int) -> tuple[Buffer, ...]:
         """The whole frame. Large records are not copied."""
-        (pack, size_bytes, before, between, after), session_id, high_watermark, last_stable, start, records = self
+        pack, size_bytes, before, between, after = self._form
+        high_watermark, last_stable, start = self._offsets
+        session_id, records = self.session_id, self._records
         length = write_uvarint(len(records) + 1)
         size_bytes += len(length) + len(records)
         head = pack(size_bytes, correlation_id, before, session_id, between, high_watermark, last_stable, start, after)
@@ -116,19 +132,18 @@ def fetch_form(topic: str, topic_id: bytes, index: int, version: int, *, committ
     return FetchForm(pack, size_bytes, before, between, after)
 
 
-class FetchedMany(NamedTuple):
+class FetchedMany(Filled):
     """A Fetch response of many rows, which is encoded except for the correlation id. Large records are separate
     buffers."""
 
-    session_id: int
-    body: list[Buffer]
-    is_flexible: bool
+    __slots__ = ("_is_flexible", "body", "session_id")
+
+    def __init__(self, session_id: int, body: list[Buffer], *, is_flexible: bool) -> None:
+        self.session_id = session_id
+        self.body = body
+        self._is_flexible = is_flexible
 
     def buffers(self, correlation_id: int) -> tuple[Buffer, ...]:
-        """The whole frame."""
-        tags = b"\0" if self.is_flexible else b""
+        tags = b"\0" if self._is_flexible else b""
         size_bytes = 4 + len(tags) + sum(map(len, self.body))
         return (_SIZE_AND_ID.pack(size_bytes, correlation_id) + tags, *self.body)
-
-
-FORMS = frozenset({Acknowledged, Fetched, FetchedMany})

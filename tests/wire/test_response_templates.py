@@ -67,7 +67,7 @@ def test_fetched_records(
     told = fetch.FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=[row])
     response = fetch.Response(session_id=session_id, responses=[told])
     built = encode_response(correlation_id, api_table.FETCH, version, response)
-    filled = response_templates.Fetched(form, session_id, high_watermark, last_stable, start, memoryview(records))
+    filled = response_templates.Fetched(form, session_id, numbers[1:], memoryview(records))
     assert b"".join(filled.buffers(correlation_id)) == b"".join(built)
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from kpybroker.call import Reply
 from kpybroker.errors import MalformedFrame
@@ -32,15 +32,15 @@ from kpybroker.server.connections.stalls import OTHER, STALL_MS
 from kpybroker.server.connections.writing import HELD_BACK_BYTES, OWED_LIMIT_BYTES, write_all
 from kpybroker.wire.api import Api, by_key
 
-REPLIES_LIMIT = 256
+REPLIES_LIMIT: Final = 256
 """The maximum number of pending replies of one connection. At the limit no more requests are read."""
-FLUSH_AT_ONCE = 8
+FLUSH_AT_ONCE: Final = 8
 """With this many pending replies, a connection flushes without waiting for the data of other connections."""
-TURN_MS = 5
+TURN_MS: Final = 5
 """How long one connection starts requests before other connections are served."""
 
-_SIZE = Struct(">i").unpack_from
-_KEY_AND_VERSION = Struct(">hh").unpack_from
+_SIZE: Final = Struct(">i").unpack_from
+_KEY_AND_VERSION: Final = Struct(">hh").unpack_from
 
 
 class Connection(Accepted):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
-SMALL_WRITE_BYTES = 16 * 1024
-HELD_BACK_BYTES = 32 * 1024
+SMALL_WRITE_BYTES: Final = 16 * 1024
+HELD_BACK_BYTES: Final = 32 * 1024
 """Replies up to this size are sent after every ready connection has been read; larger replies are sent at once."""
-OWED_LIMIT_BYTES = 1024 * 1024
+OWED_LIMIT_BYTES: Final = 1024 * 1024
 """When the queued replies reach this size they are passed to the transport, which detects that a peer does not read."""
 
 

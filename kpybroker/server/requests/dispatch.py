@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import replace
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kpybroker.broker.broker import Broker
 from kpybroker.call import CONTROLLER, Call, Reply, TaskReply
@@ -30,15 +30,15 @@ from kpybroker.wire.codec.primitives import ManyElements
 from kpybroker.wire.encoded import Encoded
 from kpybroker.wire.frame import RequestHeader, encode_response, parse_request_header
 from kpybroker.wire.request_cache import RepeatingFetch, RepeatingProduce
-from kpybroker.wire.response_templates import FORMS
+from kpybroker.wire.response_templates import Filled
 
 log = logging.getLogger(__name__)
 
-_HEAD = Struct(">Ii").unpack_from
-REMEMBERED_HEADER_BYTES = 512
-_SIZE_AND_ID = Struct(">ii")
-SASL_HANDSHAKE = api_table.by_name["SaslHandshake"]
-NO_LOGINS = (
+_HEAD: Final = Struct(">Ii").unpack_from
+REMEMBERED_HEADER_BYTES: Final = 512
+_SIZE_AND_ID: Final = Struct(">ii")
+SASL_HANDSHAKE: Final = api_table.by_name["SaslHandshake"]
+NO_LOGINS: Final = (
     "it requested a SASL login, and this listener has none; set security.protocol=PLAINTEXT (or SSL) in the client"
 )
 
@@ -313,9 +313,8 @@ def encode(reply: Reply) -> Sequence[Any]:
 
 
 def _buffers(api: api_table.Api, version: int, correlation_id: int, response: Any) -> Sequence[Any]:
-    if type(response) in FORMS:
-        found: tuple[Any, ...] = response.buffers(correlation_id)
-        return found
+    if isinstance(response, Filled):
+        return response.buffers(correlation_id)
     if isinstance(response, Encoded):
         flexible = version >= api.flexible
         head = _SIZE_AND_ID.pack(len(response) + (5 if flexible else 4), correlation_id) + b"\0" * flexible

@@ -20,7 +20,7 @@ from kpybroker.server.connections.receive_memory import SMALL_FRAME_BYTES
 from kpybroker.wire.api import PRODUCE, Api
 from kpybroker.wire.codec.codec import build_in_turns, parse_in_turns
 from kpybroker.wire.encoded import Encoded
-from kpybroker.wire.response_templates import FORMS
+from kpybroker.wire.response_templates import Filled
 from kpybroker.wire.rpc import fetch, share_fetch
 
 Handle = Callable[[Any], Any]
@@ -109,7 +109,7 @@ def _has_few_partitions(response: share_fetch.Response) -> bool:
 async def encoded(work: LongWork, version: int, response: Any) -> Any:
     """Encode a response over several turns. Encoded responses, templates, and records that can be sent without a copy
     are returned unchanged."""
-    if response is None or isinstance(response, Encoded | Reply | fetch.Response) or type(response) in FORMS:
+    if response is None or isinstance(response, Encoded | Reply | fetch.Response | Filled):
         return response  # Fetch responses with many rows are templates, which are encoded over several turns
     if isinstance(response, share_fetch.Response) and _has_few_partitions(response):
         return response

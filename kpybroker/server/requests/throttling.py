@@ -33,7 +33,7 @@ from kpybroker.wire.api import FETCH, PRODUCE, SHARE_FETCH, Api, Audience
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.codec.layout import layout
 from kpybroker.wire.encoded import Encoded
-from kpybroker.wire.response_templates import FORMS
+from kpybroker.wire.response_templates import Filled
 from kpybroker.world.stopwatch import perf_counter
 
 PERCENT = 100.0
@@ -305,7 +305,7 @@ def _spelled_out(charge: Charge, response: Any) -> Any:
     api, version = charge.api, charge.call.version
     if isinstance(response, Encoded):
         return parse(api.response, version, memoryview(response))
-    if type(response) in FORMS:
+    if isinstance(response, Filled):
         frame = b"".join(response.buffers(0))
         return parse(api.response, version, memoryview(frame), _BODY_AT + (version >= api.flexible))
     return response

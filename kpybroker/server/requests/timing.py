@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from kpybroker.call import Reply
 from kpybroker.server.connections.connection import Connection
@@ -15,11 +15,11 @@ from kpybroker.server.connections.port import Dispatch, Encode
 from kpybroker.wire import api as api_table
 from kpybroker.world.stopwatch import perf_counter
 
-EVERY = 17
+EVERY: Final = 17
 """A prime number, so that each kind of request is measured even if a client alternates between several kinds."""
-OPEN_MAX = 256
+OPEN_MAX: Final = 256
 """The maximum number of tracked replies. At the limit all are dropped, because their clients may have disconnected."""
-_KEY = Struct(">h").unpack_from
+_KEY: Final = Struct(">h").unpack_from
 
 Observe = Callable[[str, float], None]
 """Called with an API and the seconds that one request took."""
@@ -29,6 +29,8 @@ class Timing:
     """The interceptor that measures requests. It is installed only if metrics are served."""
 
     is_active = True
+    _inner_dispatch: Dispatch
+    _inner_encode: Encode
 
     def __init__(self, observe: Observe) -> None:
         self._observe = observe
@@ -37,27 +39,26 @@ class Timing:
 
     def around(self, dispatch: Dispatch, encode: Encode) -> tuple[Dispatch, Encode]:
         """Measure some of the requests."""
-        waiting = self._open
+        self._inner_dispatch, self._inner_encode = dispatch, encode
+        return self._dispatch, self._encode
 
-        def timed(connection: Connection, frame: memoryview) -> None:
-            self._left -= 1
-            if self._left:
-                dispatch(connection, frame)
-            else:
-                self._left = EVERY
-                self._time(dispatch, connection, frame)
+    def _dispatch(self, connection: Connection, frame: memoryview) -> None:
+        self._left -= 1
+        if self._left:
+            self._inner_dispatch(connection, frame)
+        else:
+            self._left = EVERY
+            self._time(connection, frame)
 
-        def encoded(reply: Reply) -> Sequence[Any]:
-            if waiting and (began := waiting.pop(reply, None)) is not None:
-                self._observe(began[0], perf_counter() - began[1])
-            return encode(reply)
+    def _encode(self, reply: Reply) -> Sequence[Any]:
+        if self._open and (began := self._open.pop(reply, None)) is not None:
+            self._observe(began[0], perf_counter() - began[1])
+        return self._inner_encode(reply)
 
-        return timed, encoded
-
-    def _time(self, dispatch: Callable[[Any, Any], None], connection: Connection, frame: memoryview) -> None:
+    def _time(self, connection: Connection, frame: memoryview) -> None:
         before, began = connection.last_reply, perf_counter()
         api = api_table.by_key.get(_KEY(frame)[0])
-        dispatch(connection, frame)
+        self._inner_dispatch(connection, frame)
         reply = connection.last_reply
         if api is None or reply is before:
             return

@@ -6,7 +6,7 @@ for read_committed up to the last stable offset.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.security.authorizer import Operation
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from kpybroker.replication.partition.sessions import Want
     from kpybroker.storage.log.log import Log
 
-READ_COMMITTED = 1
-FOLLOWERS_SERVE = 11
+READ_COMMITTED: Final = 1
+FOLLOWERS_SERVE: Final = 11
 """The first version in which followers serve consumers, too (KIP-392)."""
-_EMPTY = b""
+_EMPTY: Final = b""
 
 
 class ConsumerView(View):

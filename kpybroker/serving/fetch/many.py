@@ -153,7 +153,7 @@ class ManyFetchReply(FetchReply):
         if len(topics) <= SLICE and sum(len(topic.partitions) for topic in whole.responses) <= SLICE:
             return whole
         body: list[Buffer] = list(await work.through(build_chunks_in_turns(whole, version)))
-        return FetchedMany(whole.session_id, body, version >= by_key[view.call.api_key].flexible)
+        return FetchedMany(whole.session_id, body, is_flexible=version >= by_key[view.call.api_key].flexible)
 
 
 def begin_many(

@@ -9,7 +9,7 @@ response contains the diverging epoch (KIP-595). v15 and later contain the follo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kpybroker.call import Call, Reply
 from kpybroker.errors import Damage, ErrorCode, KafkaError, MalformedFrame
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from kpybroker.replication.partition.flush_queue import Waiter
     from kpybroker.replication.partition.partition import Partition
 
-NO_EPOCH = -1
-NAMED_LIMIT = 2 * NAMED_MAX
+NO_EPOCH: Final = -1
+NAMED_LIMIT: Final = 2 * NAMED_MAX
 """The maximum number of partitions in one Fetch, which are all read in one turn of the event loop."""
-COUNT_ALL_MS = 250
+COUNT_ALL_MS: Final = 250
 """How often the fetch offsets of all partitions of a session are counted: much more often than any
 replica.lag.time.max.ms."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from kpybroker.call import Call
@@ -15,9 +14,6 @@ from kpybroker.wire.rpc.fetch import Request
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
-
-_fetched = partial(tuple.__new__, Fetched)
-"""Creates a tuple without the constructor of NamedTuple, which takes three times as long."""
 
 
 def fetch_one(broker: Broker, call: Call, request: Request) -> Fetched | None:
@@ -58,4 +54,4 @@ def fetch_one(broker: Broker, call: Call, request: Request) -> Fetched | None:
     template = templates[key]
     if template is None:
         return None
-    return _fetched((template, 0, storage.high_watermark, storage.last_stable, storage.start, records))
+    return Fetched(template, 0, (storage.high_watermark, storage.last_stable, storage.start), records)

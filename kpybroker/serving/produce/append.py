@@ -5,7 +5,7 @@ The batches remain views of the receive buffer: they are queued here, and writte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
@@ -30,10 +30,10 @@ Verdicts = dict[TopicPartition, "Verification | KafkaError"]
 """By topic and partition: the coordinator's permission to begin a transaction there, or the error."""
 Validated = dict[int, Batch | KafkaError]
 """By the id() of a PartitionProduceData: the validated batch to append in its place, or the error."""
-ACKS = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
-BATCHES_MAX = 2
+ACKS: Final = (ACKS_ALL, ACKS_LEADER, ACKS_NONE)
+BATCHES_MAX: Final = 2
 """How many batches of one partition to parse. Only one is allowed, so a second one is enough to refuse the request."""
-ADMIN_CLIENT = "__admin_client"
+ADMIN_CLIENT: Final = "__admin_client"
 """The client id that may produce to internal topics."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kpybroker.call import Call
 from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
@@ -19,8 +19,8 @@ from kpybroker.wire.rpc.produce import (
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
 
-ACKS_WITH_REPLY = (-1, 1)
-WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
+ACKS_WITH_REPLY: Final = (-1, 1)
+WITHOUT_LOG_START: Final = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
 """Errors that Kafka finds before it looks at the log, so that it does not return the log start offset."""
 
 

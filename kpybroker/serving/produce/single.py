@@ -67,7 +67,7 @@ def append_one(
         appended = partition.append(batches, now_ms, known=known)
     except KafkaError as error:
         return _refused(broker, call, topic, data, partition, error)
-    if appended[2] < 0:
+    if appended.log_append_time_ms < 0:
         reply: ProduceReply = OneReply(request, call.version, partition, appended)
     else:
         reply = _with_append_time(request, partition, appended)

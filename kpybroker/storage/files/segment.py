@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode, KafkaError
@@ -17,7 +18,7 @@ from kpybroker.world import Buffer, Disk
 log = logging.getLogger(__name__)
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
-MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
 _SAVES, _SAVE_ENTRIES = 8, 4096
 """An index is saved _SAVES times while it fills, and after _SAVE_ENTRIES new entries at the latest."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
@@ -22,7 +23,6 @@ from kpybroker.storage.log.admission import (
     ALL,
     NOTHING,
     Appended,
-    appended,
     batch_time_is_ours,
     changes_batches,
     check_header,
@@ -46,9 +46,9 @@ from kpybroker.world import Buffer, World
 
 log = logging.getLogger(__name__)
 
-_JOINED_BYTES = 64 * 1024
+_JOINED_BYTES: Final = 64 * 1024
 """Queued batches up to this size are joined before they are written, which is faster than writing small buffers."""
-WRITTEN_AT_ONCE_BYTES = 8 << 20
+WRITTEN_AT_ONCE_BYTES: Final = 8 << 20
 """At most this many bytes are written on the event loop in one call, which copies them into the page cache in up to
 15 ms. More bytes are written on a thread."""
 
@@ -258,7 +258,7 @@ class Log:
             if end == base_offset and isinstance(error, KafkaError):
                 raise
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.fail(error))) from error
-        return appended((base_offset, end - 1, stamped, False))
+        return Appended(base_offset, end - 1, stamped)
 
     def opens(self, batch: Batch) -> bool:
         """Whether a client's batch must be opened, so that its records can be scanned before the append."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode
 from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
@@ -17,12 +17,12 @@ from kpybroker.storage.files.txn_index import AbortedTransaction
 from kpybroker.wire.records.batch import HEADER_BYTES, MAGIC_AT, PREFIX_BYTES, WALKED
 from kpybroker.world import Buffer, Disk
 
-_PLACES_KEPT = 64
-_LOOK_AHEAD_BYTES = 8192
+_PLACES_KEPT: Final = 64
+_LOOK_AHEAD_BYTES: Final = 8192
 """How much more to read if the first batch has to be searched for, so that one read is usually enough."""
 
 
-_GROWING = 1 << 62
+_GROWING: Final = 1 << 62
 """The end offset that is assumed for a log that may grow during the read."""
 
 

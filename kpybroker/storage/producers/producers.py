@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.producers.transactions import NOT_NEEDED, Ended, Transactions, Verification, Verifications
@@ -19,22 +19,22 @@ from kpybroker.wire.records.batch import TRANSACTIONAL, Batch
 from kpybroker.wire.records.checksum import crc32c
 from kpybroker.wire.records.markers import Marker, read_marker
 
-PRODUCER_EXPIRATION_MS = 24 * 60 * 60 * 1000
+PRODUCER_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 """Kafka's producer.id.expiration.ms."""
-BATCHES_KEPT = 5
-DELIVERY_PRODUCER = 1 << 62
+BATCHES_KEPT: Final = 5
+DELIVERY_PRODUCER: Final = 1 << 62
 """The producer id of all deliveries of scheduled records: the leader of a partition of a delivery log is the only one
 that delivers to the topic's partition with the same index, and no controller allocates this id. It never expires,
 because the timestamps of its records are those of their producers, and a delivery may be repeated after any time."""
-PRODUCERS_MAX = 30_000
+PRODUCERS_MAX: Final = 30_000
 """The maximum number of producers of one log. For each further producer, an idle one is removed. Writing a snapshot
 with this many producers blocks the event loop for about 30 ms. A producer takes about 450 bytes of memory."""
-_LOOKED_AT = 8
-_HEADER = Struct(">hI")
-_COUNT = Struct(">i")
-_ENTRY = Struct(">qhiqiqiq")
-_SEQUENCE_MASK = 0x7FFFFFFF
-_GAP_MAX = 1 << 30
+_LOOKED_AT: Final = 8
+_HEADER: Final = Struct(">hI")
+_COUNT: Final = Struct(">i")
+_ENTRY: Final = Struct(">qhiqiqiq")
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+_GAP_MAX: Final = 1 << 30
 """Sequences wrap, so a sequence that is further ahead is one from the past."""
 
 

@@ -10,39 +10,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.checksum import crc32c
 from kpybroker.wire.records.compression import Buffer, Codec, compress, decompress
 
-HEADER_BYTES = 61
-PREFIX_BYTES = 12
+HEADER_BYTES: Final = 61
+PREFIX_BYTES: Final = 12
 """The size of base_offset and length, which `length` does not include."""
-DECOMPRESSED_LIMIT_BYTES = 128 << 20
+DECOMPRESSED_LIMIT_BYTES: Final = 128 << 20
 """The default limit on the decompressed size of a batch."""
 
-CODEC_MASK = 0x07
-LOG_APPEND_TIME = 0x08
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
-DELETE_HORIZON = 0x40
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
 
-HEADER = Struct(">qiibIhiqqqhii")
-PREFIX = Struct(">qi")
-WALKED = Struct(">qi11xi")
+HEADER: Final = Struct(">qiibIhiqqqhii")
+PREFIX: Final = Struct(">qi")
+WALKED: Final = Struct(">qi11xi")
 """The fields that a walk over batches needs: base offset, length and last offset delta."""
-_ASSIGNED = Struct(">qii")
-_UINT32 = Struct(">I")
-MAGIC_AT = 16
-_CRC_AT = 17
-CRC_FROM = 21
-_ATTRIBUTES_AT = 21
-_MAX_TIMESTAMP_AT = 35
-_PRODUCER_AT = 43
-_PRODUCER = Struct(">qh")
-_INT16 = Struct(">h")
-_INT64 = Struct(">q")
+_ASSIGNED: Final = Struct(">qii")
+_UINT32: Final = Struct(">I")
+MAGIC_AT: Final = 16
+_CRC_AT: Final = 17
+CRC_FROM: Final = 21
+_ATTRIBUTES_AT: Final = 21
+_MAX_TIMESTAMP_AT: Final = 35
+_PRODUCER_AT: Final = 43
+_PRODUCER: Final = Struct(">qh")
+_INT16: Final = Struct(">h")
+_INT64: Final = Struct(">q")
 
 Headers = tuple[tuple[str, bytes | None], ...]
 

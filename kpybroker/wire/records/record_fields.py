@@ -5,16 +5,16 @@ Positions and lengths are 64-bit integers, which are not objects in the compiled
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kpybroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-_BITS = 35
+_BITS: Final = 35
 """The size of a varint of 32 bits, five bytes. Java's consumer refuses longer varints."""
-_LONG_BITS = 70
+_LONG_BITS: Final = 70
 """The size of a varint of 64 bits, ten bytes. Only timestamp deltas may be that large."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.decompressed import Load, Part
@@ -19,13 +19,13 @@ from kpybroker.wire.records.record_fields import long_varint, misfit, record_siz
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-SLICE_RECORDS = 1000
+SLICE_RECORDS: Final = 1000
 """The number of records or headers in one slice, which takes about half a millisecond."""
-BLAMED_LIMIT = 1000
+BLAMED_LIMIT: Final = 1000
 """The most records that are named in one error."""
-_SHORT_BYTES = 64 << 10
+_SHORT_BYTES: Final = 64 << 10
 """A record that spans several pieces is joined up to this size. A larger record is scanned field by field."""
-_FAR = 1 << 62
+_FAR: Final = 1 << 62
 """More than any timestamp delta of one byte."""
 
 

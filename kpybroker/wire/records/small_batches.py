@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kpybroker.errors import KafkaError
 from kpybroker.wire.records.record_fields import record_size, varint
@@ -11,7 +11,7 @@ from kpybroker.wire.records.record_scan import Walk
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-_EVER = 1 << 64
+_EVER: Final = 1 << 64
 
 
 def are_sound(plain: bytes, count: int, newest: int) -> bool:
