@@ -136,6 +136,8 @@ class Broker:
         partition that is missing from an older Image would be deleted as a leftover."""
         self.publish(Image(), self.quorum.image)
         self.quorum.on_image(self.publish)
+        if self.membership.controller is not None:
+            self.background.begin("the registration of this controller", self.membership.controller.run())
 
     def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
         """Pass requests for the active controller to `answer` while this node is the active controller."""
