@@ -1,7 +1,10 @@
-"""Registers this controller with the active controller (KIP-919), once per start.
+"""Registers this controller with the active controller (KIP-919), once per start, in a cluster with nodes of Apache
+Kafka.
 
 The record has the controller's listeners, for clients that ask controllers for their addresses, and its feature levels:
-the active controller, of kpybroker or of Apache Kafka, finalizes no level that a controller does not support.
+the active controller, of kpybroker or of Apache Kafka, finalizes no level that a registered controller does not
+support. Nodes of kpybroker alone need no such records: Apache Kafka's controllers always register, and with the first
+of them, all others do.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ RETRY_S = 1
 
 
 class ControllerRegistration:
-    """`ask` is `ControllerChannel.ask`; `voters` returns the node ids of the voters."""
+    """`ask` is `ControllerChannel.ask`; `registered` returns the node ids of the registered controllers."""
 
     def __init__(
         self,
@@ -33,11 +36,11 @@ class ControllerRegistration:
         random: Random,
         supported_features: Mapping[str, tuple[int, int]],
         ask: Callable[[str, Any, int], Awaitable[Any]],
-        voters: Callable[[], Collection[int]],
+        registered: Callable[[], Collection[int]],
     ) -> None:
         self._node_id = config.node_id
         self._ask = ask
-        self._voters = voters
+        self._registered = registered
         self._changed = asyncio.Event()
         self._request = rpc.Request(
             controller_id=config.node_id,
@@ -58,12 +61,12 @@ class ControllerRegistration:
         )
 
     def look_again(self) -> None:
-        """Check again whether there are other voters, because the metadata has changed."""
+        """Check again whether any controller is registered, because the metadata has changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Register, as soon as this node is not the only voter: no node connects to a second controller before."""
-        while not any(voter != self._node_id for voter in self._voters()):
+        """Register as soon as any controller is registered, even if that is an earlier process of this one."""
+        while not self._registered():
             self._changed.clear()
             await self._changed.wait()
         while not await self._register():

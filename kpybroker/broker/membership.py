@@ -36,7 +36,7 @@ class Membership:
         """The registration of this node's controller; None if it has none."""
         if "controller" in config.process_roles:
             self.controller = ControllerRegistration(
-                config, world.random, self.supported_features, self.channel.ask, lambda: quorum.voters.ids
+                config, world.random, self.supported_features, self.channel.ask, lambda: quorum.image.controllers
             )
         self.lifecycle: Lifecycle | None = None
         """None until the broker registers."""
@@ -107,8 +107,8 @@ class Membership:
             self.lifecycle.tell()
 
     def metadata_applied(self) -> None:
-        """React to applied metadata: a broker that is waiting to be unfenced sends a heartbeat, and a controller that
-        is no longer alone registers."""
+        """React to applied metadata: a broker that is waiting to be unfenced sends a heartbeat, and a controller
+        registers if others have."""
         if self.controller is not None:
             self.controller.look_again()
         if self.lifecycle is not None:
