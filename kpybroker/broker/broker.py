@@ -24,7 +24,7 @@ from kpybroker.metadata.difference import removed_views
 from kpybroker.metadata.image import Image, TopicImage
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.raft.duties.bootstrap import checked_format
-from kpybroker.raft.log.feature_check import check_served
+from kpybroker.raft.log.feature_check import check_joined, check_served
 from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.node.chores import retain_and_checkpoint
 from kpybroker.replication.node.replicas import ReplicaCallbacks
@@ -148,6 +148,7 @@ class Broker:
         Raises ConfigError."""
         storage, metadata = self.storage, self.metadata
         log_dirs, disk_watch = storage.log_dirs, storage.disk_watch
+        check_joined(metadata.image.features, self.membership.supported_features)
         disk_watch.start()
         await self.membership.join(
             storage.cluster_id,
