@@ -354,6 +354,19 @@ class Cluster:
                 raise TimeoutError(f"{self.kind}: not all replicas of {topics} got in sync within {patience_s:.0f} s")
             time.sleep(0.01)
 
+    def await_voters(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until every voter has all metadata that the leader of the quorum has now. Raises TimeoutError."""
+        deadline = time.monotonic() + patience_s
+        goal, ends = 0, [-1]
+        while not goal or min(ends) < goal:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.kind}: the voters' logs end at {ends} after {patience_s:.0f} s")
+            told = next(filter(None, self._each(Conversation.voter_ends)), None)
+            if told is not None:
+                ends = list(told.values())
+                goal = goal or max(ends)
+            time.sleep(0.05)
+
     def _each(self, asked: Callable[[Conversation], Any]) -> list[Any]:
         """The responses of the running brokers; brokers without a response are omitted."""
         door = None if self.secured is None else self.secured.door()
