@@ -119,12 +119,22 @@ class Conversation:
 
     def active_controller(self) -> int:
         """The leader of the metadata quorum according to this node; -1 if unknown."""
+        quorum = self._quorum()
+        return -1 if quorum is None else int(quorum.leader_id)
+
+    def voter_ends(self) -> dict[int, int]:
+        """Voter -> the end of its metadata log, according to the leader of the quorum; empty if there is none."""
+        quorum = self._quorum()
+        return {} if quorum is None else {row.replica_id: row.log_end_offset for row in quorum.current_voters}
+
+    def _quorum(self) -> Any:
+        """The row of a DescribeQuorum response; None if the quorum has no leader."""
         topic = describe_quorum.TopicData(topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData()])
         request = describe_quorum.Request(topics=[topic])
         told = self.ask("DescribeQuorum", 2, request, describe_quorum.Response)
         if told.error_code or not told.topics or told.topics[0].partitions[0].error_code:
-            return -1
-        return int(told.topics[0].partitions[0].leader_id)
+            return None
+        return told.topics[0].partitions[0]
 
     def close(self) -> None:
         self.socket.close()

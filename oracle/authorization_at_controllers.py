@@ -16,6 +16,7 @@ from kpybroker.wire.rpc import (
     begin_quorum_epoch,
     broker_heartbeat,
     broker_registration,
+    controller_registration,
     describe_cluster,
     end_quorum_epoch,
     envelope,
@@ -81,6 +82,7 @@ OF_NODES = tuple(
         ("BrokerRegistration", _plain(broker_registration.Request(broker_id=99, cluster_id=ELSEWHERE)), ""),
         ("Envelope", _enveloped("UpdateFeatures"), "of a request that is forwarded"),
         ("Envelope", _enveloped("Metadata"), "of a request that is not forwarded"),
+        ("ControllerRegistration", _plain(controller_registration.Request(controller_id=99)), ""),
     )
 )
 

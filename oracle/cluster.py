@@ -1,6 +1,6 @@
-"""Runs a cluster of kpybroker or Apache Kafka nodes on this machine, with the same interface. Voters are static, or one
-node starts as the only voter and others can be added. Each node can be killed, stopped, paused and restarted on its
-data.
+"""Runs a cluster of kpybroker nodes, Apache Kafka nodes, or both, on this machine, with the same interface. Voters are
+static, or one node starts as the only voter and others can be added. Each node can be killed, stopped, paused and
+restarted on its data, also as a node of the other kind.
 
     with Cluster("kafka") as cluster:
         cluster.nodes[cluster.leader_of("topic", 0)].kill9()
@@ -186,9 +186,9 @@ class KPyBrokerNode(ClusterNode, KPyBroker):
 class Cluster:
     """A cluster of `brokers` nodes 1, 2, ... that are also voters or, with `controllers`, separate voters 101, 102, ...
 
-    kind: "kpybroker" or "kafka". grows: the first controller is the only voter, and others can be added (KIP-853); if
-    not, all of them are static voters. properties: for all nodes; they override LARGE. heap, jvm: for Kafka's nodes.
-    secured: sets up TLS, logins and ACLs; without it, listeners have none.
+    kind: "kpybroker" or "kafka", of all nodes until `become`. grows: the first controller is the only voter, and others
+    can be added (KIP-853); if not, all of them are static voters. properties: for all nodes; they override LARGE. heap,
+    jvm: for Kafka's nodes. secured: sets up TLS, logins and ACLs; without it, listeners have none.
     """
 
     def __init__(
@@ -205,7 +205,6 @@ class Cluster:
         heap: str = "512m",
         jvm: tuple[str, ...] = (),
     ) -> None:
-        self.kind = kind
         self.secured = secured
         self._grows = grows
         self._own = directory is None
@@ -218,20 +217,26 @@ class Cluster:
         self.nodes: dict[int, KafkaNode | KPyBrokerNode] = {}
         self.become(kind)
 
-    def become(self, kind: str) -> None:
-        """Change the kind of all nodes, with the same directories and ports. No node may run."""
-        assert not any(node.running for node in self.nodes.values()), "still running"
-        self.kind = kind
-        for seat in self.seats:
+    @property
+    def kind(self) -> str:
+        """The kind of all nodes, or "mixed"."""
+        kinds = {node.name for node in self.nodes.values()}
+        return kinds.pop() if len(kinds) == 1 else "mixed"
+
+    def become(self, kind: str, *node_ids: int) -> None:
+        """Change the kind of these nodes, or of all, with the same directories and ports. None of them may run."""
+        changing = [seat for seat in self.seats if not node_ids or seat.node_id in node_ids]
+        assert not any(self.nodes[at.node_id].running for at in changing if at.node_id in self.nodes), "still running"
+        for seat in changing:
             where = self.directory / str(seat.node_id)
-            settings = self._settings(seat, where / "data", self._given)
+            settings = self._settings(kind, seat, where / "data")
             if kind == "kafka":
                 self.nodes[seat.node_id] = KafkaNode(seat, where, settings, self._heap, self._jvm)
             else:
                 self.nodes[seat.node_id] = KPyBrokerNode(seat, where, settings)
             self.nodes[seat.node_id].secured = self.secured
 
-    def _settings(self, seat: Seat, data: Path, given: dict[str, str]) -> dict[str, str]:
+    def _settings(self, kind: str, seat: Seat, data: Path) -> dict[str, str]:
         voters = [(one.node_id, self.told[one.node_id, CONTROLLER]) for one in self.seats if one.is_controller]
         roles = [role for role, has in (("broker", seat.is_broker), ("controller", seat.is_controller)) if has]
         settings = {
@@ -251,8 +256,8 @@ class Cluster:
             settings["advertised.listeners"] = f"{self._named(CLIENTS)}://127.0.0.1:{self.told[seat.node_id, CLIENTS]}"
         if self.secured is not None:
             settings |= self.secured.settings(seat.node_id)
-        settings |= LARGE_KAFKA if self.kind == "kafka" else {"kpybroker.cluster.id": CLUSTER_ID}
-        return settings | given
+        settings |= LARGE_KAFKA if kind == "kafka" else {"kpybroker.cluster.id": CLUSTER_ID}
+        return settings | self._given
 
     def _named(self, name: str) -> str:
         return self.secured.listener if self.secured is not None and name == CLIENTS else name
@@ -348,6 +353,19 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.kind}: not all replicas of {topics} got in sync within {patience_s:.0f} s")
             time.sleep(0.01)
+
+    def await_voters(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until every voter has all metadata that the leader of the quorum has now. Raises TimeoutError."""
+        deadline = time.monotonic() + patience_s
+        goal, ends = 0, [-1]
+        while not goal or min(ends) < goal:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.kind}: the voters' logs end at {ends} after {patience_s:.0f} s")
+            told = next(filter(None, self._each(Conversation.voter_ends)), None)
+            if told is not None:
+                ends = list(told.values())
+                goal = goal or max(ends)
+            time.sleep(0.05)
 
     def _each(self, asked: Callable[[Conversation], Any]) -> list[Any]:
         """The responses of the running brokers; brokers without a response are omitted."""

@@ -13,6 +13,7 @@ from kpybroker.wire.rpc import (
     api_versions,
     broker_heartbeat,
     broker_registration,
+    controller_registration,
     create_topics,
     elect_leaders,
     envelope,
@@ -63,6 +64,7 @@ class ClusterScenes:
         self.in_sync_sets()
         self.envelopes()
         self.departures()
+        self.controllers()
 
     def begin(self) -> None:
         topic = create_topics.CreatableTopic(name=TOPIC, num_partitions=2, replication_factor=1)
@@ -154,6 +156,22 @@ class ClusterScenes:
         self.ask_controller(name, latest, self._registration(broker_id=8, log_dirs=twice), "one directory twice")
         theirs = [bytes([STRANGER]) * 16]
         self.ask_controller(name, latest, self._registration(broker_id=8, log_dirs=theirs), "another's directory")
+
+    def controllers(self) -> None:
+        name, rpc = "ControllerRegistration", controller_registration
+
+        def asked(incarnation: int, **facts: Any) -> Any:
+            return rpc.Request(controller_id=STRANGER, incarnation_id=bytes([STRANGER, incarnation]) * 8, **facts)
+
+        levels = [
+            rpc.Feature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, low, high in EVERY_LEVEL
+        ]
+        listeners = [rpc.Listener(name="CONTROLLER", host="127.0.0.1", port=1)]
+        for version in versions(name):
+            self.ask_controller(name, version, asked(1), "without listeners and features")
+            self.ask_controller(name, version, asked(2, listeners=listeners, features=levels), "of a stranger")
+            self.ask_controller(name, version, asked(2, listeners=listeners, features=levels), "again")
 
     def heartbeats(self) -> None:
         name = "BrokerHeartbeat"

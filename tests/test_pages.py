@@ -36,6 +36,7 @@ RUN_HERE = ("README.md", *LONG)
 RUN_ELSEWHERE = {
     "docs/archive.md": "compat_tests/test_archive_page.py",
     "docs/cores.md": "compat_tests/test_cores_page.py",
+    "docs/mixed-clusters.md": "compat_tests/test_mixed_cluster_page.py",
     "docs/moving-to-apache-kafka.md": "compat_tests/test_takeover_page.py",
     "docs/runbook.md": "compat_tests/test_runbook.py",
     "docs/security-acls.md": "compat_tests/test_acls.py",
@@ -43,7 +44,13 @@ RUN_ELSEWHERE = {
     "docs/spark.md": "compat_tests/test_spark_page.py",
 }
 """Pages whose blocks need Java or several ports, and the test that runs them."""
-SCRIPTS = ("docs/cores.md", "docs/moving-to-apache-kafka.md", "docs/runbook.md", "docs/security-acls.md")
+SCRIPTS = (
+    "docs/cores.md",
+    "docs/mixed-clusters.md",
+    "docs/moving-to-apache-kafka.md",
+    "docs/runbook.md",
+    "docs/security-acls.md",
+)
 """The pages that `compat_tests/pages.py` runs, with Kafka's own tools."""
 SERVING = ("dev", "serve")
 PAGES = sorted(

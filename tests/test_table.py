@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kpybroker.wire.api import API, DECLARED, Api, by_key, by_name
+from kpybroker.wire.api import API, Api, by_name
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.rpc import api_versions
 
@@ -22,10 +22,9 @@ each_row = pytest.mark.parametrize("api", API, ids=lambda api: api.name)
 
 
 def test_rows_are_unique_and_in_order() -> None:
-    for table in (API, DECLARED):
-        keys = [api.key for api in table]
-        assert keys == sorted(set(keys))
-    assert len(by_name) == len(API) + len(DECLARED) == len({api.key for api in by_name.values()})
+    keys = [api.key for api in API]
+    assert keys == sorted(set(keys))
+    assert len(by_name) == len(API)
 
 
 @each_row
@@ -61,13 +60,6 @@ def test_row_advertises_the_same_versions_as_kafka(api: Api) -> None:
     said = next(each for each in exchanges if each["version"] == LATEST)
     response = parse(api_versions.Response, said["version"], bytes.fromhex(said["response"]))
     assert api.advertised in [(row.min_version, row.max_version) for row in response.api_keys if row.api_key == api.key]
-
-
-def test_apis_that_are_only_declared_are_not_dispatched() -> None:
-    assert by_key == {api.key: api for api in API}
-    for api in DECLARED:
-        assert api.request().__class__.__module__ == api.response().__class__.__module__
-        assert not (HANDLERS / f"{api.module}.py").exists(), f"{api.name} has a handler: its row belongs into API"
 
 
 def test_every_exception_is_explained() -> None:

@@ -24,7 +24,7 @@ from kpybroker.metadata.difference import removed_views
 from kpybroker.metadata.image import Image, TopicImage
 from kpybroker.quotas.clients import ClientQuotas
 from kpybroker.raft.duties.bootstrap import checked_format
-from kpybroker.raft.log.feature_check import check_served
+from kpybroker.raft.log.feature_check import check_joined, check_served
 from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.node.chores import retain_and_checkpoint
 from kpybroker.replication.node.replicas import ReplicaCallbacks
@@ -136,6 +136,8 @@ class Broker:
         partition that is missing from an older Image would be deleted as a leftover."""
         self.publish(Image(), self.quorum.image)
         self.quorum.on_image(self.publish)
+        if self.membership.controller is not None:
+            self.background.begin("the registration of this controller", self.membership.controller.run())
 
     def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
         """Pass requests for the active controller to `answer` while this node is the active controller."""
@@ -146,6 +148,7 @@ class Broker:
         Raises ConfigError."""
         storage, metadata = self.storage, self.metadata
         log_dirs, disk_watch = storage.log_dirs, storage.disk_watch
+        check_joined(metadata.image.features, self.membership.supported_features)
         disk_watch.start()
         await self.membership.join(
             storage.cluster_id,

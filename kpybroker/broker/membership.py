@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from kpybroker.broker.controller_registration import ControllerRegistration
 from kpybroker.broker.served_versions import ServedVersions
 from kpybroker.client.dialer import controller_dialer
 from kpybroker.config import BrokerConfig, Endpoint
@@ -31,6 +32,12 @@ class Membership:
         self.channel = ControllerChannel(dialer, quorum, f"broker-{config.node_id}")
         """The channel for every request to the active controller except registrations and heartbeats."""
         self._heartbeats = ControllerChannel(dialer, quorum, f"broker-{config.node_id}-heartbeat")
+        self.controller: ControllerRegistration | None = None
+        """The registration of this node's controller; None if it has none."""
+        if "controller" in config.process_roles:
+            self.controller = ControllerRegistration(
+                config, world.random, self.supported_features, self.channel.ask, lambda: quorum.image.controllers
+            )
         self.lifecycle: Lifecycle | None = None
         """None until the broker registers."""
         self.epoch = -1
@@ -100,7 +107,10 @@ class Membership:
             self.lifecycle.tell()
 
     def metadata_applied(self) -> None:
-        """React to applied metadata: a broker that is waiting to be unfenced sends a heartbeat."""
+        """React to applied metadata: a broker that is waiting to be unfenced sends a heartbeat, and a controller
+        registers if others have."""
+        if self.controller is not None:
+            self.controller.look_again()
         if self.lifecycle is not None:
             self.lifecycle.wake()
 

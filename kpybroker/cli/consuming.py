@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from kpybroker.client.client import EARLIEST, FIRST_PAUSE_S, LATEST, Client, CommandFailed, check
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.aborted_filter import AbortedFilter
-from kpybroker.wire.records.batch import PREFIX_BYTES, Batch, Record, header_at, read_records, split
+from kpybroker.wire.records.batch import Batch, Record, read_records, whole_batches
 from kpybroker.wire.rpc import fetch
 
 FETCH_BYTES = 1 << 20
@@ -62,18 +62,6 @@ async def find_ends(
         if not until_some or any(found.values()) or clock() + FIRST_PAUSE_S > deadline:
             return {partition: found[topic, partition] for partition in partitions}
         await asyncio.sleep(FIRST_PAUSE_S)
-
-
-def whole_batches(records: memoryview | bytes | None) -> list[Batch]:
-    """The batches of a Fetch response, except for a last one that the broker truncated. Raises KafkaError."""
-    data = memoryview(records or b"")
-    end = 0
-    while len(data) - end >= PREFIX_BYTES:
-        size = header_at(data, end)[1]
-        if size <= PREFIX_BYTES or size > len(data) - end:
-            break
-        end += size
-    return split(data[:end]) if end else []
 
 
 class TopicReader:

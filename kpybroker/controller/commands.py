@@ -60,6 +60,16 @@ class RegisterBroker(NamedTuple):
     """Whether the broker is on the node of the active controller, so that no other process can be that broker."""
 
 
+class RegisterController(NamedTuple):
+    """Register a controller that starts (KIP-919). Answer: None."""
+
+    node_id: int
+    incarnation_id: bytes
+    zk_migration_ready: bool = False
+    endpoints: tuple[BrokerEndpoint, ...] = ()
+    features: tuple[tuple[str, int, int], ...] = ()
+
+
 class BrokerHeartbeat(NamedTuple):
     """A registered broker is alive. It may request to be fenced, unfenced, or shut down. Answer: BrokerState.
 
@@ -369,6 +379,7 @@ class ProducerIdBlock:
 Command = (
     Tick
     | RegisterBroker
+    | RegisterController
     | BrokerHeartbeat
     | AssignReplicas
     | BrokerLost

@@ -1,10 +1,10 @@
-"""Decides UpdateFeatures: a new finalized level must be in the range that all registered brokers support (KIP-584,
+"""Decides UpdateFeatures: a new finalized level must be in the range that all registered nodes support (KIP-584,
 KIP-778)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -77,11 +77,19 @@ def _check(state: ControllerState, supported: Mapping[str, tuple[int, int]], upd
         raise _refused(update, "a lower version needs the upgrade type to be set to either safe or unsafe downgrade.")
     if level > now and update.upgrade_type != UpgradeType.UPGRADE:
         raise _refused(update, "a higher version cannot be a downgrade.")
-    for node_id, broker in state.brokers.items():
-        ranges = {known: (lowest, highest) for known, lowest, highest in broker.features}
-        lowest, highest = ranges.get(name, (0, 0))
+    for node, features in _registered(state):
+        lowest, highest = features.get(name, (0, 0))
         if not lowest <= level <= highest:
-            raise _refused(update, f"broker {node_id} supports versions {lowest} to {highest}.")
+            raise _refused(update, f"{node} supports versions {lowest} to {highest}.")
+
+
+def _registered(state: ControllerState) -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
+    """Every registered node, and the range of levels that it supports of each feature."""
+    for node_id, broker in state.brokers.items():
+        yield f"broker {node_id}", {name: (low, high) for name, low, high in broker.features}
+    for node_id, controller in state.controllers.items():
+        levels = {each.name: (each.min_supported_version, each.max_supported_version) for each in controller.features}
+        yield f"controller {node_id}", levels
 
 
 def _switch_elr(state: ControllerState, config: BrokerConfig, level: int) -> list[Any]:

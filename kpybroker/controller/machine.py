@@ -12,6 +12,7 @@ from kpybroker.controller import (
     acls,
     brokers,
     configs,
+    controllers,
     elections,
     features,
     growth,
@@ -131,6 +132,8 @@ class ControllerMachine:
                 return self._allocate_producer_ids(command)
             case asked.RegisterBroker():
                 return self._register(rules, command, now_ms)
+            case asked.RegisterController():
+                return controllers.register_controller(state, command)
             case asked.BrokerHeartbeat():
                 return self._heartbeat(rules, command, now_ms)
             case asked.AssignReplicas():

@@ -782,6 +782,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "BeginQuorumEpoch": _CLUSTER_ACTION,
         "BrokerHeartbeat": _CLUSTER_ACTION,
         "BrokerRegistration": _CLUSTER_ACTION,
+        "ControllerRegistration": _CLUSTER_ACTION,
         "ConsumerGroupDescribe": _consumer_group_describe,
         "ConsumerGroupHeartbeat": _consumer_group_heartbeat,
         "CreatePartitions": _rows(Operation.ALTER, TOPIC, told_rows="results"),

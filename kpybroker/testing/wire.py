@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kpybroker.cli.consuming import whole_batches
 from kpybroker.errors import KafkaError, MalformedFrame
 from kpybroker.similar_names import meant
 from kpybroker.wire import frame as framing
 from kpybroker.wire import plain
 from kpybroker.wire.api import API, Api, by_key, by_name
 from kpybroker.wire.codec.codec import parse
-from kpybroker.wire.records.batch import Record, read_records
+from kpybroker.wire.records.batch import Record, read_records, whole_batches
 
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 _SIZE_BYTES = 4

@@ -211,6 +211,7 @@ API = [
     Api(  67, "AllocateProducerIds",      0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
     Api(  68, "ConsumerGroupHeartbeat",   0,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  69, "ConsumerGroupDescribe",    0,  1,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
+    Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
     Api(  73, "AssignReplicasToDirs",     0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER, elements=PARTITIONS),
     Api(  74, "ListConfigResources",      0,  1,    0,    CLIENT,   ANY,        ON_BROKER,
           note="v0 is ListClientMetricsResources and lists only those (KIP-1142)"),
@@ -236,15 +237,10 @@ API = [
     Api(  91, "AlterShareGroupOffsets",   0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
     Api(  92, "DeleteShareGroupOffsets",  0,  0,    0,    CLIENT,   ANY,        ON_BROKER, elements=PARTITIONS),
 ]
-
-DECLARED = [
-    Api(  70, "ControllerRegistration",   0,  0,    0,    BROKER,   CONTROLLER, ON_CONTROLLER),
-]
-"""APIs with declared messages but without a handler. They are neither dispatched nor advertised."""
 # fmt: on
 
 by_key = {api.key: api for api in API}
-by_name = {api.name: api for api in (*API, *DECLARED)}
+by_name = {api.name: api for api in API}
 PRODUCE, FETCH, SHARE_FETCH, API_VERSIONS = (
     by_name[each] for each in ("Produce", "Fetch", "ShareFetch", "ApiVersions")
 )

@@ -210,8 +210,15 @@ class Model:
         response = fetch_replica(leader, FETCH, asked.request, asked.sender)  # type: ignore[arg-type]
         leader.host.flush()
         row: Any = response.responses[0].partitions[0]  # type: ignore[union-attr]
-        row.records = bytes(row.records or b"")
+        row.records = self.cut(bytes(row.records or b""))
         self.told.append(Told(asked, row))
+
+    def cut(self, records: bytes) -> bytes:
+        """Cut the last of several batches at times, as a leader of Apache Kafka does at the limit of bytes."""
+        batches = split(records) if records else []
+        if len(batches) < 2 or self.random.random() < 0.8:
+            return records
+        return records[: -self.random.randint(1, batches[-1].size_bytes)]
 
     def answer(self, told: Told) -> None:
         node = self.nodes.get(told.asked.sender)

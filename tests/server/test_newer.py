@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from kpybroker.config import parse_config
+from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.errors import ConfigError
+from kpybroker.raft.log.feature_check import check_joined
 from kpybroker.server.node import Node
 from kpybroker.storage.dirs.formatting import METADATA_DIRECTORY
 from kpybroker.wire.records.batch import encode_batch
@@ -142,6 +144,29 @@ def test_a_directory_that_was_only_formatted(data: Path, tmp_path: Path) -> None
     bootstrap = b"".join(encode_snapshot(levels, epoch=0, now_ms=1, last_timestamp_ms=1))
     (fresh / "bootstrap.checkpoint").write_bytes(bootstrap)
     assert "format it again, with `kpybroker storage format` or with --feature newer.version=0" in refusal(fresh)
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        (
+            {"metadata.version": 31},
+            "metadata.version is at level 31, but only 30 is supported; upgrade this node, or run "
+            "`kafka-features.sh --bootstrap-server HOST:PORT downgrade --release-version 4.3` before it joins",
+        ),
+        (
+            {"metadata.version": 30, "new.version": 1, "group.version": 2},
+            "group.version is at level 2, but only 0 to 1 is supported; new.version is at level 1, but only 0 is "
+            "supported; upgrade this node, or run `kafka-features.sh --bootstrap-server HOST:PORT downgrade --feature "
+            "group.version=1 --feature new.version=0` before it joins",
+        ),
+    ],
+)
+def test_a_cluster_that_is_newer_than_the_node_that_joins(levels: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_joined(levels, SUPPORTED_FEATURES)
+    assert str(refused.value) == f"this node cannot join the cluster: {said}"
+    check_joined({name: high for name, (_, high) in SUPPORTED_FEATURES.items()}, SUPPORTED_FEATURES)
 
 
 def test_a_later_version_of_meta_properties(data: Path) -> None:

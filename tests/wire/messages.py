@@ -6,7 +6,7 @@ import importlib
 import re
 from typing import Any
 
-from kpybroker.wire.api import API, DECLARED
+from kpybroker.wire.api import API
 
 STORED = {
     "metadata": r"\w+Record",
@@ -31,8 +31,8 @@ def _stored() -> dict[str, Any]:
     return found
 
 
-MESSAGES: dict[str, Any] = {f"{api.name}Request": api.request for api in (*API, *DECLARED)}
-MESSAGES |= {f"{api.name}Response": api.response for api in (*API, *DECLARED)}
+MESSAGES: dict[str, Any] = {f"{api.name}Request": api.request for api in API}
+MESSAGES |= {f"{api.name}Response": api.response for api in API}
 MESSAGES |= _stored()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.records.batch import HEADER_BYTES, Record, encode_batch, outline, read_records, split
+from kpybroker.wire.records.batch import HEADER_BYTES, Record, encode_batch, outline, read_records, split, whole_batches
 from kpybroker.wire.records.compression import Codec
 
 blobs = st.none() | st.binary(max_size=80)
@@ -53,6 +53,17 @@ def test_assigning_offsets_leaves_the_checksum(of: list[Record], base_offset: in
     (again,) = split(bytes(batch.view))
     assert again.crc_ok()
     assert (again.base_offset, again.leader_epoch, again.size_bytes) == (base_offset, epoch, batch.size_bytes)
+
+
+def test_a_last_batch_that_is_cut_is_left_out() -> None:
+    """Apache Kafka ends a Fetch response at its limit of bytes, wherever that is."""
+    sizes = [len(encode_batch([(b"k", b"v" * size)])) for size in (1, 20, 300)]
+    content = b"".join(encode_batch([(b"k", b"v" * size)], base_offset=at) for at, size in enumerate((1, 20, 300)))
+    for end in range(len(content) + 1):
+        found = whole_batches(content[:end])
+        assert [batch.base_offset for batch in found] == [at for at in range(3) if sum(sizes[: at + 1]) <= end]
+        assert all(batch.crc_ok() for batch in found)
+    assert whole_batches(None) == []
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from kpybroker.raft.driver import Driver
 from kpybroker.raft.duties.readiness import Readiness
 from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.tasks import begin
-from kpybroker.wire.records.batch import Batch, split
+from kpybroker.wire.records.batch import Batch, whole_batches
 
 if TYPE_CHECKING:
     from kpybroker.world import World
@@ -218,7 +218,7 @@ class MetadataFetcher:
             await self._fetch_snapshot(source, Tail(row.snapshot_id.epoch, row.snapshot_id.end_offset))
         else:
             if row.records:
-                driver.metadata.append_fetched(_sound(split(row.records), driver.log.end))
+                driver.metadata.append_fetched(_sound(whole_batches(row.records), driver.log.end))
             agreed = row.high_watermark
         driver.step(raft.Followed(source.node_id, source.epoch, agreed))
         self._readiness.leader_committed(source.epoch, agreed)
@@ -266,7 +266,10 @@ def _refusal(code: int) -> KafkaError:
 
 
 def _sound(batches: list[Batch], end: int) -> list[Batch]:
-    """Yield the batches, if they are intact and continue a log that ends at `end`. Raises MalformedFrame."""
+    """Return the batches, if there are any, and they are intact and continue a log that ends at `end`. Raises
+    MalformedFrame."""
+    if not batches:
+        raise MalformedFrame("the leader's response has no complete batch")
     for batch in batches:
         if batch.base_offset != end or not batch.crc_ok():
             raise MalformedFrame(

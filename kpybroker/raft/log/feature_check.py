@@ -42,39 +42,66 @@ def check_served(world: World, config: BrokerConfig, supported: Mapping[str, tup
                 _note(batch, levels, bootstrap)
     except (OSError, Damage, KafkaError, MalformedFrame):
         return  # the log is damaged rather than newer: opening it reports the damage
-    wrong = [name for name, level in levels.items() if not _is_served(supported.get(name, (0, 0)), level)]
+    wrong = _unserved(levels, supported)
     if wrong:
         raise ConfigError(_refusal(directory, levels, wrong, supported, has_begun=has_begun))
 
 
-def _is_served(span: tuple[int, int], level: int) -> bool:
-    return span[0] <= level <= span[1]
+def check_joined(levels: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> None:
+    """Raises ConfigError if the cluster that this node is about to join has a feature level that is not supported."""
+    wrong = _unserved(levels, supported)
+    if wrong:
+        raise ConfigError(
+            f"this node cannot join the cluster: {_shown(levels, wrong, supported)}; upgrade this node, or run "
+            f"`{'` and `'.join(_commands(levels, wrong, supported))}` before it joins"
+        )
+
+
+def _unserved(levels: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> list[str]:
+    """The features whose level is not supported, in order."""
+    spans = {name: supported.get(name, (0, 0)) for name in levels}
+    return sorted(name for name, level in levels.items() if not spans[name][0] <= level <= spans[name][1])
+
+
+def _shown(levels: Mapping[str, int], wrong: list[str], supported: Mapping[str, tuple[int, int]]) -> str:
+    told = []
+    for name in wrong:
+        low, high = supported.get(name, (0, 0))
+        span = f"{high}" if low == high else f"{low} to {high}"
+        told.append(f"{name} is at level {levels[name]}, but only {span} is supported")
+    return "; ".join(told)
+
+
+def _commands(levels: Mapping[str, int], wrong: list[str], supported: Mapping[str, tuple[int, int]]) -> list[str]:
+    """The commands that set supported levels. Empty if none can: kraft.version is never lowered."""
+    lowered = _lowered(wrong, supported)
+    commands = [f"{TOOL} downgrade {lowered}"] if lowered else []
+    if METADATA_VERSION in wrong:
+        direction = "down" if levels[METADATA_VERSION] > supported[METADATA_VERSION][1] else "up"
+        commands.insert(0, f"{TOOL} {direction}grade --release-version {RELEASE}")
+    return commands
+
+
+def _lowered(wrong: list[str], supported: Mapping[str, tuple[int, int]]) -> str:
+    """The options of kafka-features.sh and kafka-storage.sh for the levels that are too high."""
+    levels = ((name, supported.get(name, (0, 0))[1]) for name in wrong if name not in (METADATA_VERSION, KRAFT))
+    return " ".join(f"--feature {name}={level}" for name, level in levels)
 
 
 def _refusal(
     directory: str, levels: Levels, wrong: list[str], supported: Mapping[str, tuple[int, int]], *, has_begun: bool
 ) -> str:
-    told = []
-    for name in sorted(wrong):
-        low, high = supported.get(name, (0, 0))
-        span = f"{high}" if low == high else f"{low} to {high}"
-        told.append(f"{name} is at level {levels[name]}, but only {span} is supported")
-    lowered = " ".join(
-        f"--feature {name}={supported.get(name, (0, 0))[1]}"
-        for name in sorted(wrong)
-        if name not in (METADATA_VERSION, KRAFT)
-    )
-    commands = [f"{TOOL} downgrade {lowered}"] if lowered else []
-    if METADATA_VERSION in wrong:
-        direction = "down" if levels[METADATA_VERSION] > supported[METADATA_VERSION][1] else "up"
-        commands.insert(0, f"{TOOL} {direction}grade --release-version {RELEASE}")
+    commands = _commands(levels, wrong, supported)
     if not commands:
         way = "use a newer kpybroker, or another directory (log.dirs)"
     elif has_begun:
         way = f"start the broker that wrote it, run `{'` and `'.join(commands)}`, stop it, and start this one again"
     else:
-        way = f"no broker was started on it yet, so format it again, with `kpybroker storage format` or with {lowered}"
-    return f"{directory} cannot be used: {'; '.join(told)}; {way}. Nothing was changed"
+        way = (
+            "no broker was started on it yet, so format it again, with `kpybroker storage format` or with "
+            f"{_lowered(wrong, supported)}"
+        )
+    return f"{directory} cannot be used: {_shown(levels, wrong, supported)}; {way}. Nothing was changed"
 
 
 def _read_log(world: World, config: BrokerConfig, path: str, levels: Levels) -> bool:

@@ -15,7 +15,7 @@ from kpybroker.metadata.chronicle import log as chronicle
 from kpybroker.raft.core.divergence import Diverges, truncation
 from kpybroker.replication.partition.partition import Partition
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.records.batch import Batch, split
+from kpybroker.wire.records.batch import Batch, whole_batches
 
 if TYPE_CHECKING:
     from kpybroker.wire.rpc.fetch import PartitionData
@@ -63,7 +63,7 @@ def take(partition: Partition, place: FetchPosition, row: PartitionData) -> bool
     moved = False
     if row.records:
         assert not isinstance(row.records, list), "only a response that this node sends has a list"
-        batches = _sound(split(row.records), place)
+        batches = _sound(whole_batches(row.records), place)
         if batches[0].base_offset < storage.end:
             _begin_at(partition, batches[0])
         if storage.files.device.is_slow:
@@ -147,8 +147,10 @@ def _empty(storage: Log, offset: int) -> None:
 
 
 def _sound(batches: list[Batch], place: FetchPosition) -> list[Batch]:
-    """Return the batches, if they are in order and undamaged, and none has a later leader epoch. Raises
+    """Return the batches, if there are any, they are in order and undamaged, and none has a later leader epoch. Raises
     CORRUPT_MESSAGE."""
+    if not batches:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the response has no complete batch")
     end = batches[0].base_offset
     if batches[-1].next_offset <= place.offset:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batches below offset {place.offset} were not fetched")

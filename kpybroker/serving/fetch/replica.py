@@ -110,7 +110,8 @@ class ReplicaView(View):
         if follower.want is not want:
             want.belong_to(follower)
         storage = partition.log
-        if not storage.start <= want.fetch_offset <= storage.end:
+        is_beyond = want.fetch_offset > storage.end and want.last_fetched_epoch == NO_EPOCH
+        if want.fetch_offset < storage.start or is_beyond:  # with an epoch, `parted` says where to truncate
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         return partition, follower
 

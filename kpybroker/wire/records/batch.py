@@ -229,6 +229,23 @@ def split(view: Buffer, most: int | None = None) -> list[Batch]:
     return batches
 
 
+def whole_batches(records: Buffer | None) -> list[Batch]:
+    """The batches of a Fetch response, except for a last one that is cut: Apache Kafka ends a response at its limit of
+    bytes. Empty if there is no complete batch. Raises KafkaError, as `split` does."""
+    if not records:
+        return []
+    data = records if type(records) is memoryview else memoryview(records)
+    end, total = 0, len(data)
+    while total - end >= PREFIX_BYTES:
+        size = header_at(data, end)[1]
+        if size <= PREFIX_BYTES or size > total - end:
+            break
+        end += size
+    if end == total:
+        return split(data)
+    return split(data[:end]) if end else []
+
+
 def _old_magic(magic: int) -> KafkaError:
     if magic in (0, 1):
         return KafkaError(ErrorCode.INVALID_RECORD, f"message format {magic} is not supported, only record batches (2)")
