@@ -285,7 +285,8 @@ def test_a_repeated_batch_has_the_first_ones_offsets(tmp_path: Path) -> None:
     for _ in range(2):
         for sequence in range(3):
             batch = batch_of([Record(0, NOW, b"k", b"v")], producer_id=9, producer_epoch=0, base_sequence=sequence)
-            assert log.append([batch], 0, NOW)[:2] == (sequence, sequence)
+            appended = log.append([batch], 0, NOW)
+            assert (appended.base_offset, appended.last_offset) == (sequence, sequence)
     assert log.end == 3
 
 

@@ -141,6 +141,7 @@ def mutated(plain: bytes, data: Any) -> bytes:
     st.data(),
 )
 @example([Form(0, 7, 64)] * 3, 0, (-EVER, EVER), True, None, None)
+@example([Form(-(1 << 63), -1, -1)], 0, (-EVER, EVER), False, None, None)
 @example([Form(0, -1, 3, (), frozenset({"key"}))] * 3, 0, (-EVER, EVER), True, None, None)
 @some
 def test_the_scan_agrees_with_the_simple_reader(

@@ -62,6 +62,20 @@ def record_size(plain: bytes, at: i64) -> tuple[i64, i64]:
         return len(plain) + 1 << 1, at
 
 
+def after_value(plain: bytes, at: i64) -> i64:
+    """The position after a value and its length, or one beyond the end of `plain` if the length is not valid. Raises
+    IndexError, KafkaError."""
+    size: i64 = plain[at]
+    at += 1
+    if size > 0x7F:
+        more: i64 = plain[at]
+        at += 1
+        size = size & 0x7F | more << 7
+        if more > 0x7F:
+            size, at = varint(plain, at - 2)
+    return at + (size >> 1) if not size & 1 or size == 1 else len(plain) + 1
+
+
 def whole_headers(plain: bytes, at: i64, most: i64) -> tuple[i64, i64]:
     """The number of the next headers, at most `most`, that are complete and valid, and the position after them."""
     total: i64 = len(plain)
@@ -74,13 +88,8 @@ def whole_headers(plain: bytes, at: i64, most: i64) -> tuple[i64, i64]:
             at += 1
             if name > 0x7F:
                 name, at = varint(plain, begin)
-            value_at = at + (name >> 1)
-            value: i64 = plain[value_at]
-            at = value_at + 1
-            if value > 0x7F:
-                value, at = varint(plain, value_at)
-            at += value >> 1
-            if name & 1 or (value & 1 and value != 1) or at > total:
+            at = after_value(plain, at + (name >> 1))
+            if name & 1 or at > total:
                 return number, begin
             number += 1
     except (IndexError, KafkaError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.decompressed import Load, Part
 from kpybroker.wire.records.large_records import FIELDS_BYTES, LargeRecord, Slices, Walking, next_piece
-from kpybroker.wire.records.record_fields import long_varint, misfit, record_size, varint, whole_headers
+from kpybroker.wire.records.record_fields import after_value, long_varint, misfit, record_size, varint, whole_headers
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -84,7 +84,7 @@ class Walk:
             self.without_key.append(index)
 
     def some(self, plain: bytes, at: i64, most: i64) -> int:
-        # varints of two bytes are decoded in place: calls would take more time than the rest of the interpreted scan
+        # varints of two bytes are decoded in place, because calls are slow in the interpreted build
         total: i64 = len(plain)
         index: i64 = self.seen
         last = index + most
@@ -130,27 +130,17 @@ class Walk:
                 at += 1
                 if key > 0x7F:
                     key, at = varint(plain, at - 1)
-                at += key >> 1
-                value: i64 = plain[at]
-                at += 1
-                if value > 0x7F:
-                    more = plain[at]
-                    at += 1
-                    value = value & 0x7F | more << 7
-                    if more > 0x7F:
-                        value, at = varint(plain, at - 2)
-                at += value >> 1
+                at = after_value(plain, at + (key >> 1))
                 at = at + 1 if not plain[at] else self._end_of_headers(plain, at, end)
-                # every length has moved `at` forward, so if `at` is the end here, no field extends beyond its record;
-                # an odd length is negative
-                if at != end or size & 1 or (key & 1 and key != 1) or (value & 1 and value != 1):
+                # every length has moved `at` forward, so if it is the end here, no field extends beyond its record
+                if at != end or size & 1 or (key & 1 and key != 1):  # an odd length is negative
                     raise misfit(index)
                 if key & 1 and self.needs_keys:
                     self.blame_key(index)
                 index += 1
         finally:
             self.seen = index
-            if newest > self.newest:
+            if newest > max(self.newest, -_FAR):
                 self.newest = newest
         return at
 

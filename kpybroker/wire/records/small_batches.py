@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kpybroker.errors import KafkaError
-from kpybroker.wire.records.record_fields import record_size, varint
+from kpybroker.wire.records.record_fields import after_value, record_size, varint
 from kpybroker.wire.records.record_scan import Walk
 
 if TYPE_CHECKING:
@@ -39,12 +39,7 @@ def is_sole_record(plain: bytes) -> bool:
         at += 4
         if key > 0x7F:
             key, at = varint(plain, at - 1)
-        at += key >> 1
-        value: i64 = plain[at]
-        at += 1
-        if value > 0x7F:
-            value, at = varint(plain, at - 1)
-        at += value >> 1
-        return at + 1 == end and not plain[at] and (not key & 1 or key == 1) and (not value & 1 or value == 1)
+        at = after_value(plain, at + (key >> 1))
+        return at + 1 == end and not plain[at] and (not key & 1 or key == 1)
     except (IndexError, KafkaError):
         return False
