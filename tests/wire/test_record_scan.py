@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, put_varint, read_records
 from kpybroker.wire.records.record_scan import BLAMED_LIMIT, SLICE_RECORDS, Walk, walk, walk_through
 from kpybroker.wire.records.record_search import TimeWalk
-from kpybroker.wire.records.small_batches import is_sole_record
+from kpybroker.wire.records.small_batches import are_sound, is_sole_record
 
 pytestmark = pytest.mark.slow
 
@@ -195,3 +195,52 @@ def test_the_shortcut_recognises_typical_small_batches(value: bytes | None) -> N
     for key in (None, b"", b"k" * 63):
         batch = batch_of([Record(0, 1_700_000_000_000, key, value)])
         assert is_sole_record(bytes(batch.view[HEADER_BYTES:]))
+
+
+def record_with(key: bytes, value: bytes, *headers: bytes) -> bytes:
+    """A record at offset 0 of these fields, each with its length, as bytes."""
+    body = bytearray(b"\0\0\0" + key + value)
+    put_varint(body, len(headers) // 2)
+    body += b"".join(headers)
+    whole = bytearray()
+    put_varint(whole, len(body))
+    return bytes(whole + body)
+
+
+NULL, BELOW_NULL = b"\1", b"\3x"
+"""The length -1, and -2 with the byte to which half of its zigzag number leads."""
+
+
+@pytest.mark.parametrize("large", [0, 100_000])
+@pytest.mark.parametrize("wrong", range(4))
+def test_a_length_below_that_of_null_is_refused(wrong: int, large: int) -> None:
+    """In each field, also if it is the last one, and in a record that is scanned field by field."""
+    first = bytearray()
+    put_varint(first, large)
+    fields = [bytes(first) + b"k" * large, NULL, b"\x28" + b"n" * 20, NULL]
+    fields[wrong] = BELOW_NULL
+    plain = record_with(*fields[: 4 if wrong > 1 else 2])
+    assert not are_sound(plain, 1, 0)
+    assert not is_sole_record(plain)
+    for pieces in ([plain], [plain[at : at + 1000] for at in range(0, len(plain), 1000)], [plain[:-1], plain[-1:]]):
+        with pytest.raises(KafkaError) as refusal:
+            list(walk_through(Walk(-EVER, EVER), pieces, 1))
+        assert refusal.value.code == ErrorCode.INVALID_RECORD
+
+
+def test_a_length_of_six_bytes_is_refused() -> None:
+    for plain in (record_with(b"\x80\x80\x80\x80\x80\0", NULL), record_with(NULL, b"\x80\x80\x80\x80\x80\0")):
+        assert not are_sound(plain, 1, 0)
+        assert not is_sole_record(plain)
+        with pytest.raises(KafkaError):
+            walk(plain, 1, -EVER, EVER)
+
+
+def test_the_shortcut_checks_every_byte() -> None:
+    plain = record_with(b"\4kk", b"\4vv")
+    assert is_sole_record(plain)
+    for at in range(len(plain)):
+        for byte in (0, 1, 2, 3, 0x80):
+            changed = plain[:at] + bytes([byte]) + plain[at + 1 :]
+            if is_sole_record(changed):
+                assert walk(changed, 1, 0, 0).seen == 1
