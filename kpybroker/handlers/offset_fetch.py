@@ -84,7 +84,7 @@ async def _group(
                 turns.add(len(offsets))
             return answer
         await _name_once(asked.topics, turns)
-        if any(_may_be_new(broker.metadata.image, each) for each in asked.topics):
+        if any(_may_be_new(broker, each, by_id) for each in asked.topics):
             await caught_up(broker)
         wanted = [(_name(broker, each, by_id), each) async for each in turns.through(asked.topics)]
         found = []
@@ -141,13 +141,14 @@ def _name(broker: Broker, asked: OffsetFetchRequestTopics, by_id: bool) -> str |
     return None if topic is None else topic.name
 
 
-def _may_be_new(image: Image, asked: OffsetFetchRequestTopics) -> bool:
+def _may_be_new(broker: Broker, asked: OffsetFetchRequestTopics, by_id: bool) -> bool:
     """Whether these may be retired partitions that this broker does not know yet. Without their offsets, a consumer
     would begin at others than its group has committed."""
-    topic = topic_of_retired(asked.name)
-    if topic is None or topic not in image.topics or asked.name in image.topics:
+    image, name = broker.metadata.image, _name(broker, asked, by_id)
+    topic = None if name is None else topic_of_retired(name)
+    if name is None or topic not in image.topics or name in image.topics:
         return False
-    shown = image.topic(asked.name)
+    shown = image.topic(name)
     return shown is None or any(index >= len(shown.partitions) for index in asked.partition_indexes)
 
 

@@ -195,6 +195,32 @@ def test_a_coordinator_that_lags_behind_does_not_say_that_there_is_no_offset(wit
     with_broker(scenario)
 
 
+def test_a_coordinator_that_lags_behind_is_asked_by_topic_id(with_broker: WithBroker) -> None:
+    """The id does not change when more partitions are retired, so the coordinator knows it already."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await coordinator(peer)
+        await four(peer)
+        assert await committing(peer, "t", 2, 12) == 0
+        view = node.broker.metadata
+        await retire(peer, "t", 3)
+        before, known = view.image, view.image.topic("t.retired")
+        await retire(peer, "t", 2)
+        after = view.image
+        assert known is not None
+        asked = offset_fetch.OffsetFetchRequestTopics(topic_id=known.id, partition_indexes=[1])
+        group = offset_fetch.OffsetFetchRequestGroup(group_id="g", topics=[asked])
+        request = offset_fetch.Request(groups=[group])
+        view.image = before
+        told = await peer.ask("OffsetFetch", request, version=10)
+        assert told.groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        view.image = after
+        told = await peer.ask("OffsetFetch", request, version=10)
+        assert told.groups[0].topics[0].partitions[0].committed_offset == 12
+
+    with_broker(scenario)
+
+
 def test_partitions_come_back_with_their_records(with_broker: WithBroker) -> None:
     async def scenario(peer: Peer, node: Node) -> None:
         await four(peer)
