@@ -12,7 +12,6 @@ import importlib
 import os
 import sys
 from functools import cache
-from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -23,8 +22,11 @@ VARIABLE = "KPYBROKER_INTERPRETED"
 COMPILED, INTERPRETED = "compiled", "interpreted"
 
 
-class Sources(MetaPathFinder):
-    """Finds the sources of the package's modules, even if there are extensions beside them."""
+class Sources:
+    """Finds the sources of the package's modules, even if there are extensions beside them.
+
+    It does not extend importlib.abc.MetaPathFinder, because that imports modules which a start does not need.
+    """
 
     def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if not name.startswith("kpybroker."):

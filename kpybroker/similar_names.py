@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 CUTOFF = 0.6
@@ -16,6 +15,8 @@ def nearest_name(wanted: str, known: Iterable[str]) -> str | None:
     longer = [name for name in names if name.startswith(wanted)]
     if len(longer) == 1 and len(wanted) >= PREFIX_MIN:
         return longer[0]
+    import difflib  # needed only for an error
+
     found = difflib.get_close_matches(wanted, names, n=1, cutoff=CUTOFF)
     return found[0] if found else None
 

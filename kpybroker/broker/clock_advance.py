@@ -22,7 +22,7 @@ async def advance(broker: Broker, by_ms: int) -> None:
     coordinators = broker.coordinators
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SETTLE_S):
-            for coordinator in coordinators.by_topic.values():
+            for coordinator in coordinators.created():
                 await coordinator.led.committed()
             while coordinators.transactions.is_ending:
                 await asyncio.sleep(LOOK_EVERY_S)

@@ -3,21 +3,18 @@ brokers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
-from kpybroker.broker.letter_sources import read_sources
 from kpybroker.broker.membership import Membership
 from kpybroker.broker.metadata_view import MetadataView
-from kpybroker.broker.streams_topics import StreamsTopics
 from kpybroker.broker.topic_creation import CONTROLLER_TIMEOUT_MS, TopicCreation
 from kpybroker.client.broker_connections import BrokerConnections
 from kpybroker.client.dialer import broker_dialer
 from kpybroker.config.component import read_settings
 from kpybroker.controller import commands
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.groups.coordinator import GroupCoordinator
-from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.metadata.image import TRANSACTION_FEATURE, TopicImage
 from kpybroker.replication.node.producer_ids import ProducerIds
 from kpybroker.replication.node.replication import Replication
@@ -26,24 +23,43 @@ from kpybroker.replication.partition.partition import Partition
 from kpybroker.replication.partition.state_log import PartitionLog
 from kpybroker.replication.partition.txn_markers import TxnMarkers
 from kpybroker.scheduled.delivery_logs import CLIENT_ID, DeliveryLogs
-from kpybroker.shares.coordinator import ShareCoordinator
-from kpybroker.shares.dead_letters import DeadLetters
-from kpybroker.shares.leader import ShareLeader
-from kpybroker.shares.machine import ShareSettings
-from kpybroker.shares.persister import Persister
-from kpybroker.shares.settings import LeaderSettings, RememberedRules
 from kpybroker.storage.dirs.log_dirs import LogDirectories
 from kpybroker.topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_TOPIC
-from kpybroker.transactions.client import TransactionsClient
-from kpybroker.transactions.coordinator import TransactionCoordinator
-from kpybroker.transactions.machine import TransactionSettings
-from kpybroker.transactions.markers import Markers
 from kpybroker.wire.rpc import allocate_producer_ids
 from kpybroker.world import World
 
+if TYPE_CHECKING:
+    from kpybroker.broker.streams_topics import StreamsTopics
+    from kpybroker.groups.coordinator import GroupCoordinator
+    from kpybroker.shares.coordinator import ShareCoordinator
+    from kpybroker.shares.leader import ShareLeader
+    from kpybroker.shares.persister import Persister
+    from kpybroker.transactions.client import TransactionsClient
+    from kpybroker.transactions.coordinator import TransactionCoordinator
+
+    Coordinator = GroupCoordinator | TransactionCoordinator | ShareCoordinator
+
+BY_TOPIC = {OFFSETS_TOPIC: "groups", SHARE_STATE_TOPIC: "shares", TRANSACTION_TOPIC: "transactions"}
+"""The attribute with the coordinator whose state is in an internal topic."""
+CLOSED_IN_THIS_ORDER = (
+    "share_leader",
+    "delivery_logs",
+    "groups",
+    "streams_topics",
+    "shares",
+    "transactions",
+    "transactions_client",
+    "persister",
+    "connections",
+)
+
 
 class Coordinators:
-    """The coordinators of a broker. Each one serves the partitions of its internal topic that this broker leads."""
+    """The coordinators of a broker. Each one serves the partitions of its internal topic that this broker leads.
+
+    A coordinator is created at its first use, and its modules are imported then: many brokers have no groups,
+    transactions or share groups, and would start later and need more memory otherwise.
+    """
 
     def __init__(
         self,
@@ -59,52 +75,128 @@ class Coordinators:
         self._fail = fail
         self._world = world
         self._metadata = metadata
+        self._hosting = replication.hosting
         self._membership = membership
+        self._log_dirs = log_dirs
+        self._topic_creation = topic_creation
         self._node_id = node_id
-        config = metadata.config
+        self._config = metadata.config
+        """The settings at the start, for those that do not change."""
         self.connections = _connections(world, metadata, f"broker-{node_id}-coordinators")
-        self.shares = _share_coordinator(world, metadata, replication.hosting, log_dirs)
-        self.persister = Persister(
-            node_id,
-            lambda: metadata.image,
-            self.shares,
-            self.connections,
-            lambda: topic_creation.internal(SHARE_STATE_TOPIC),
-            lambda: metadata.config.share_coordinator_write_timeout_ms,
-        )
-        """Calls share coordinators, for the group coordinator and for the leaders of share partitions."""
-        self.groups = GroupCoordinator(
-            world,
-            GroupSettings.of(config),
-            lambda: metadata.partition_count(OFFSETS_TOPIC, metadata.config.offsets_topic_num_partitions),
-            image=lambda: metadata.image,
-            keeper=self.persister,
-        )
-        self.streams_topics = StreamsTopics(membership.channel, world.steady_ms)
-        """Creates the internal topics of streams applications."""
         self.txn_markers = TxnMarkers(
             replication.hosting,
             replication.flush_queue,
             world,
-            config.request_timeout_ms,
-            self.groups.end_transaction,
+            self._config.request_timeout_ms,
+            lambda *marker: self.groups.end_transaction(*marker),
         )
         """Writes the markers that transaction coordinators send to this broker."""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
-        markers = Markers(node_id, lambda: metadata.image, self.connections, self.txn_markers.write)
-        self.transactions = _transaction_coordinator(world, metadata, self.producer_ids, markers)
-        self.transactions_client = TransactionsClient(
-            node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self.connections
-        )
         self.delivery_logs = self._delivery_logs()
         """The delivery logs that this broker leads."""
-        self.share_leader = self._share_leader(topic_creation, replication.hosting)
+
+    @cached_property
+    def groups(self) -> GroupCoordinator:
+        """The group coordinator."""
+        from kpybroker.groups.coordinator import GroupCoordinator
+        from kpybroker.groups.ground.settings import GroupSettings
+
+        metadata = self._metadata
+        return GroupCoordinator(
+            self._world,
+            GroupSettings.of(metadata.config),
+            lambda: metadata.partition_count(OFFSETS_TOPIC, metadata.config.offsets_topic_num_partitions),
+            image=lambda: metadata.image,
+            keeper=lambda: self.persister,
+        )
+
+    @cached_property
+    def streams_topics(self) -> StreamsTopics:
+        """Creates the internal topics of streams applications."""
+        from kpybroker.broker.streams_topics import StreamsTopics
+
+        return StreamsTopics(self._membership.channel, self._world.steady_ms)
+
+    @cached_property
+    def transactions(self) -> TransactionCoordinator:
+        """The transaction coordinator."""
+        from kpybroker.transactions.coordinator import TransactionCoordinator
+        from kpybroker.transactions.machine import TransactionSettings
+        from kpybroker.transactions.markers import Markers
+
+        metadata = self._metadata
+        return TransactionCoordinator(
+            self._world,
+            read_settings(TransactionSettings, self._config),
+            lambda: metadata.partition_count(TRANSACTION_TOPIC, metadata.config.transaction_state_log_num_partitions),
+            lambda: metadata.image.features.get(TRANSACTION_FEATURE, 0),
+            self.producer_ids.next,
+            Markers(self._node_id, lambda: metadata.image, self.connections, self.txn_markers.write),
+        )
+
+    @cached_property
+    def transactions_client(self) -> TransactionsClient:
+        """Asks transaction coordinators, on any broker, about transactions."""
+        from kpybroker.transactions.client import TransactionsClient
+
+        metadata = self._metadata
+        return TransactionsClient(
+            self._node_id, lambda: metadata.config, lambda: metadata.image, self.transactions, self.connections
+        )
+
+    @cached_property
+    def shares(self) -> ShareCoordinator:
+        """The share coordinator."""
+        from kpybroker.shares.coordinator import ShareCoordinator
+        from kpybroker.shares.machine import ShareSettings
+
+        metadata, config = self._metadata, self._config
+        return ShareCoordinator(
+            self._world,
+            read_settings(ShareSettings, config),
+            lambda: metadata.partition_count(
+                SHARE_STATE_TOPIC, metadata.config.share_coordinator_state_topic_num_partitions
+            ),
+            lambda: metadata.image,
+            partial(_delete_below, self._hosting, self._log_dirs),
+            config.share_coordinator_state_topic_prune_interval_ms,
+        )
+
+    @cached_property
+    def persister(self) -> Persister:
+        """Calls share coordinators, for the group coordinator and for the leaders of share partitions."""
+        from kpybroker.shares.persister import Persister
+
+        metadata = self._metadata
+        return Persister(
+            self._node_id,
+            lambda: metadata.image,
+            self.shares,
+            self.connections,
+            lambda: self._topic_creation.internal(SHARE_STATE_TOPIC),
+            lambda: metadata.config.share_coordinator_write_timeout_ms,
+        )
+
+    @cached_property
+    def share_leader(self) -> ShareLeader:
         """The part of share groups that this broker serves as the leader of partitions."""
-        self.by_topic: dict[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
-            OFFSETS_TOPIC: self.groups,
-            SHARE_STATE_TOPIC: self.shares,
-            TRANSACTION_TOPIC: self.transactions,
-        }
+        from kpybroker.broker.letter_sources import read_sources
+        from kpybroker.shares.dead_letters import DeadLetters
+        from kpybroker.shares.leader import ShareLeader
+        from kpybroker.shares.settings import LeaderSettings, RememberedRules
+
+        world, metadata = self._world, self._metadata
+        rules = RememberedRules(lambda: metadata.image, read_settings(LeaderSettings, self._config))
+        letters = DeadLetters(
+            lambda: metadata.config,
+            lambda: metadata.image,
+            rules,
+            partial(read_sources, world, self._hosting),
+            self._topic_creation.dead_letters,
+            self.connections,
+            world.wall_ms,
+        )
+        return ShareLeader(self.persister, rules, world.expiry, letters.write)
 
     def _delivery_logs(self) -> DeliveryLogs:
         world, metadata = self._world, self._metadata
@@ -120,42 +212,51 @@ class Coordinators:
             self._fail,
         )
 
-    def _share_leader(self, topic_creation: TopicCreation, hosting: Hosting) -> ShareLeader:
-        world, metadata = self._world, self._metadata
-        rules = RememberedRules(lambda: metadata.image, read_settings(LeaderSettings, metadata.config))
-        letters = DeadLetters(
-            lambda: metadata.config,
-            lambda: metadata.image,
-            rules,
-            partial(read_sources, world, hosting),
-            topic_creation.dead_letters,
-            self.connections,
-            world.wall_ms,
-        )
-        return ShareLeader(self.persister, rules, world.expiry, letters.write)
+    def of(self, topic: str) -> Coordinator:
+        """The coordinator whose state is in an internal topic."""
+        coordinator: Coordinator = getattr(self, BY_TOPIC[topic])
+        return coordinator
+
+    def created(self) -> Iterator[Coordinator]:
+        """The coordinators that have been used."""
+        return (self.of(topic) for topic, name in BY_TOPIC.items() if name in vars(self))
 
     def configure(self) -> None:
         """Apply changed broker settings."""
-        self.groups.configure(GroupSettings.of(self._metadata.config))
+        if "groups" in vars(self):
+            from kpybroker.groups.ground.settings import GroupSettings
+
+            self.groups.configure(GroupSettings.of(self._metadata.config))
 
     def on_topic_deleted(self, topic: TopicImage) -> None:
         """Delete, in the background, the state that the coordinators keep for a deleted topic."""
-        self.groups.on_topics_deleted({topic.name: topic.id})
-        self.shares.on_topics_deleted({topic.id})
-        self.share_leader.forget(topic.id)
+        used = vars(self)
+        if "groups" in used:
+            self.groups.on_topics_deleted({topic.name: topic.id})
+        if "shares" in used:
+            self.shares.on_topics_deleted({topic.id})
+        if "share_leader" in used:
+            self.share_leader.forget(topic.id)
+
+    def on_connection_closed(self, number: int) -> None:
+        """Close the share session of a connection."""
+        if "share_leader" in vars(self):
+            self.share_leader.closed(number)
 
     def leadership_changed(self, partition: Partition, leads: bool) -> None:
         """Load or unload a coordinator when this broker has started or stopped leading a partition."""
-        if not leads:
+        used = vars(self)
+        if not leads and "share_leader" in used:
             self.share_leader.forget(partition.topic_id, partition.index)
         self.delivery_logs.leadership_changed(partition, leads)
-        coordinator = self.by_topic.get(partition.topic)
-        if coordinator is None:
+        name = BY_TOPIC.get(partition.topic)
+        if name is None:
             return
         if leads:
-            coordinator.become_leader(partition.index, PartitionLog(partition, self._world), partition.leader_epoch)
-        else:
-            coordinator.resign(partition.index)
+            log = PartitionLog(partition, self._world)
+            self.of(partition.topic).become_leader(partition.index, log, partition.leader_epoch)
+        elif name in used:
+            self.of(partition.topic).resign(partition.index)
 
     async def _allocate_producer_ids(self) -> commands.ProducerIdBlock:
         request = allocate_producer_ids.Request(broker_id=self._node_id, broker_epoch=self._membership.epoch)
@@ -166,15 +267,9 @@ class Coordinators:
 
     def close(self) -> None:
         """Stop the coordinators, and close the connections to other brokers."""
-        self.share_leader.close()
-        self.delivery_logs.close()
-        self.groups.close()
-        self.streams_topics.close()
-        self.shares.close()
-        self.transactions.close()
-        self.transactions_client.close()
-        self.persister.close()
-        self.connections.close()
+        for name in CLOSED_IN_THIS_ORDER:
+            if name in vars(self):
+                getattr(self, name).close()
 
 
 def _connections(world: World, metadata: MetadataView, client_id: str) -> BrokerConnections:
@@ -182,35 +277,6 @@ def _connections(world: World, metadata: MetadataView, client_id: str) -> Broker
         broker_dialer(world, lambda: metadata.config),
         client_id,
         metadata.address_for_brokers,
-    )
-
-
-def _transaction_coordinator(
-    world: World, metadata: MetadataView, producer_ids: ProducerIds, markers: Markers
-) -> TransactionCoordinator:
-    return TransactionCoordinator(
-        world,
-        read_settings(TransactionSettings, metadata.config),
-        lambda: metadata.partition_count(TRANSACTION_TOPIC, metadata.config.transaction_state_log_num_partitions),
-        lambda: metadata.image.features.get(TRANSACTION_FEATURE, 0),
-        producer_ids.next,
-        markers,
-    )
-
-
-def _share_coordinator(
-    world: World, metadata: MetadataView, hosting: Hosting, log_dirs: LogDirectories
-) -> ShareCoordinator:
-    config = metadata.config
-    return ShareCoordinator(
-        world,
-        read_settings(ShareSettings, config),
-        lambda: metadata.partition_count(
-            SHARE_STATE_TOPIC, metadata.config.share_coordinator_state_topic_num_partitions
-        ),
-        lambda: metadata.image,
-        partial(_delete_below, hosting, log_dirs),
-        config.share_coordinator_state_topic_prune_interval_ms,
     )
 
 

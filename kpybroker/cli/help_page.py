@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from typing import NamedTuple
 
 WIDTH_MAX = 110
@@ -29,6 +27,8 @@ class HelpPage(NamedTuple):
 
     def render(self) -> str:
         """The page as text, as wide as the terminal but at most WIDTH_MAX."""
+        import shutil
+
         width = max(WIDTH_MIN, min(WIDTH_MAX, shutil.get_terminal_size().columns))
         lines = [f"Usage: {self.usage}", "", *_paragraphs(self.about, width)]
         for title, rows in self.sections:
@@ -40,6 +40,8 @@ class HelpPage(NamedTuple):
 
 
 def _paragraphs(text: str, width: int) -> list[str]:
+    import textwrap  # a broker starts without it
+
     lines: list[str] = []
     for paragraph in text.split("\n\n"):
         lines += ["", *textwrap.wrap(" ".join(paragraph.split()), width, break_on_hyphens=False)]
@@ -47,6 +49,8 @@ def _paragraphs(text: str, width: int) -> list[str]:
 
 
 def _rows(rows: list[HelpRow], width: int) -> list[str]:
+    import textwrap
+
     names = max((len(row.name) for row in rows if len(row.name) <= NAMES_WIDTH_MAX), default=NAMES_WIDTH_MAX)
     start = names + 4
     lines: list[str] = []

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
@@ -62,7 +60,7 @@ def dev(
         raise ConfigError("--secure is for one broker; omit --brokers, or set TLS and logins with --set")
     if ephemeral and "log.dirs" in wanted.settings:
         raise ConfigError("--ephemeral and --set log.dirs cannot be used together; give one of them")
-    directory = Path(tempfile.mkdtemp(prefix="kpybroker-")) if ephemeral else (data_dir or DEV_DATA_DIR)
+    directory = _temporary_directory() if ephemeral else (data_dir or DEV_DATA_DIR)
     try:
         if wanted.brokers == AUTO:
             wanted = for_cores(wanted, directory.absolute())
@@ -72,11 +70,19 @@ def dev(
             dev_several(wanted, directory.absolute(), lifetime)
     finally:
         if ephemeral:
+            import shutil
+
             shutil.rmtree(directory, ignore_errors=True)
             if is_secure:
                 from kpybroker.cli.secure_dev import directory_of
 
                 shutil.rmtree(directory_of(directory), ignore_errors=True)
+
+
+def _temporary_directory() -> Path:
+    import tempfile  # other starts do not need it
+
+    return Path(tempfile.mkdtemp(prefix="kpybroker-"))
 
 
 def _dev_one(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime, *, is_secure: bool) -> None:

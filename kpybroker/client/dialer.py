@@ -1,4 +1,7 @@
-"""Opens connections to a listener, with TLS and a login if the listener needs them."""
+"""Opens connections to a listener, with TLS and a login if the listener needs them.
+
+The modules of TLS and of logins are imported only for such listeners, because most brokers start without them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,11 @@ import logging
 from collections.abc import Callable, Mapping
 from secrets import token_bytes
 
-from kpybroker.client.login import log_in
 from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
 from kpybroker.config.client_properties import check_client_properties, has_tls
 from kpybroker.config.login import Login, login_of
 from kpybroker.errors import KafkaError
-from kpybroker.security.tls.contexts import dialing_context, node_context
-from kpybroker.security.tls.settings import client_tls_settings
 from kpybroker.world import Network, World
 from kpybroker.world.secure import HANDSHAKE_ERRORS, TlsContext, why_not_dialled
 
@@ -66,6 +66,8 @@ class Dialer:
             raise HandshakeFailed(why) from error
         self._told.pop((host, port), None)
         if self._login is not None:
+            from kpybroker.client.login import log_in
+
             await log_in(peer, self._login, self._secret_bytes)
         return peer
 
@@ -115,9 +117,16 @@ def client_dialer(world: World, properties: Mapping[str, str]) -> Dialer:
     check_client_properties(properties)
     if not has_tls(properties):
         return Dialer(world.network, login_of(properties))
+    from kpybroker.security.tls.contexts import dialing_context
+    from kpybroker.security.tls.settings import client_tls_settings
+
     context = dialing_context(client_tls_settings(properties), world.wall_ms(), "client")
     return Dialer(world.network, login_of(properties), lambda: context, is_logged=False)
 
 
 def _context(world: World, config: Callable[[], BrokerConfig], listener: str | None) -> Callable[[], TlsContext] | None:
-    return None if listener is None else node_context(config, listener, world.wall_ms, world.steady_ms).current
+    if listener is None:
+        return None
+    from kpybroker.security.tls.contexts import node_context
+
+    return node_context(config, listener, world.wall_ms, world.steady_ms).current

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from kpybroker.config.broker_config import BrokerConfig
 from kpybroker.config.broker_keys import BROKER_KEYS, BROKER_SYNONYMS, CHANGEABLE_KEYS
-from kpybroker.config.documentation import documentation
 from kpybroker.config.effect import without_prefix
 from kpybroker.config.key import ConfigKey, Mode
 from kpybroker.config.partition_keys import EMPTY, PARTITION_KEYS
@@ -52,7 +51,14 @@ class Described(NamedTuple):
     sensitive: bool = False
     kind: int = UNKNOWN_KIND
     synonyms: tuple[Synonym, ...] = ()
-    doc: str | None = None
+    key: ConfigKey | None = None
+
+    @property
+    def doc(self) -> str | None:
+        """What the setting is for. Few requests ask for it, and only they read the file with the sentences."""
+        from kpybroker.config.documentation import documentation
+
+        return None if self.key is None else documentation(self.key)
 
 
 class BrokerLayers(NamedTuple):
@@ -208,8 +214,7 @@ def _entry(
     name: str | None = None,
 ) -> Described:
     shown = None if key.sensitive else value
-    about = documentation(key)
-    return Described(name or key.name, shown, source, read_only, key.sensitive, key.kind, tuple(synonyms), about)
+    return Described(name or key.name, shown, source, read_only, key.sensitive, key.kind, tuple(synonyms), key)
 
 
 def _sensitive(name: str) -> bool:

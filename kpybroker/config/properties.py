@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
 
@@ -117,6 +116,8 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     empty if there is none."""
     if len(name) > NAME_MAX:
         return ""
+    import difflib  # needed only for an error
+
     nearest = (
         [OTHERWISE[name]]
         if OTHERWISE.get(name) in known

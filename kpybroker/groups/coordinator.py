@@ -35,8 +35,8 @@ class GroupCoordinator:
 
     - partitions: returns the number of partitions that `__consumer_offsets` has, or will have.
     - image: returns the metadata with the topics to which groups subscribe.
-    - keeper: calls the share coordinators. If None, the errands of share groups (requests to share coordinators) are
-      not run.
+    - keeper: returns what calls the share coordinators. If None, the errands of share groups (requests to share
+      coordinators) are not run.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class GroupCoordinator:
         settings: GroupSettings,
         partitions: Callable[[], int],
         image: Callable[[], Image] = Image,
-        keeper: StateKeeper | None = None,
+        keeper: Callable[[], StateKeeper] | None = None,
     ) -> None:
         self._world = world
         self._errands = None if keeper is None else ErrandRunner(keeper)

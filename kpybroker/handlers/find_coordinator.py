@@ -87,7 +87,7 @@ def _refusal(call: Call, key_type: int, key: str) -> KafkaError | None:
 
 async def _coordinator_of(broker: Broker, call: Call, key_type: int, key: str) -> tuple[int, str, int]:
     kept_in = KEPT_IN[key_type]
-    coordinator = broker.coordinators.by_topic[kept_in]
+    coordinator = broker.coordinators.of(kept_in)
     topic = broker.metadata.image.topic(kept_in)
     if topic is None:
         try:

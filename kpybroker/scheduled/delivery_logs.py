@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kpybroker.client.broker_connections import LOST, BrokerConnections
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image
 from kpybroker.replication.partition.partition import Partition
-from kpybroker.scheduled.leader import DeliveryLeader
 from kpybroker.scheduled.state import SEQUENCE_MASK
 from kpybroker.scheduled.stored_entries import EntryCache
 from kpybroker.tasks import begin
@@ -19,6 +18,9 @@ from kpybroker.topics import delivery_log_of, scheduled_topic_of
 from kpybroker.wire.records.batch import Batch
 from kpybroker.wire.rpc import produce
 from kpybroker.world import World
+
+if TYPE_CHECKING:
+    from kpybroker.scheduled.leader import DeliveryLeader
 
 CLIENT_ID = "__delivery"
 """The client id with which brokers append to delivery logs, and deliver."""
@@ -163,6 +165,8 @@ class DeliveryLogs:
             known[1].cancel()
             self._cache.forget_all(partition)
         if leads:
+            from kpybroker.scheduled.leader import DeliveryLeader  # a broker without such topics starts without it
+
             leader = DeliveryLeader(self._world, partition, topic, self.deliver, self._cache, self._count)
             name = f"the delivery of scheduled records of {topic}-{partition.index}"
             self._led[place] = leader, begin(leader.run(), name, self._fail)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from kpybroker.security.acls import Acl, PatternType, Permission
@@ -126,6 +124,9 @@ class Json:
         return self._line({"decision": verdict, "leftOut": count})
 
     def _line(self, facts: Mapping[str, object]) -> str:
+        import json  # a broker without an audit log starts without these
+        from datetime import UTC, datetime
+
         now = datetime.fromtimestamp(self._wall_ms() / 1000, UTC)
         timestamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return json.dumps({"timestamp": timestamp, **facts})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -15,7 +15,6 @@ from kpybroker.metrics import Metrics
 from kpybroker.server.connections.connection import Connection
 from kpybroker.server.connections.connection_rate import Arrivals
 from kpybroker.server.connections.listener import ListenerState
-from kpybroker.server.connections.logging_in import ListenerLogin, connection_at
 from kpybroker.server.connections.port import Port
 from kpybroker.server.connections.secure_listeners import SecureListening
 from kpybroker.server.requests import dispatch
@@ -95,17 +94,25 @@ class Server:
                 handshakes_max=HANDSHAKES_MAX,
             )
         self._states.append(state)
-        tokens = self._tokens.get(listener_name)
-        login = ListenerLogin.of(self.broker, listener_name, None if tokens is None else tokens.check)
-        if tokens is not None and tokens.follow is not None:
-            self.broker.background.begin(f"the keys of tokens of listener {listener_name}", tokens.follow())
-        listener = await self.broker.world.network.listen(
-            lambda: connection_at(state, self.port, login), host, port, tls
-        )
+        listener = await self.broker.world.network.listen(self._factory(state), host, port, tls)
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(SWEEP_EVERY_S, self._sweep)
         return listener.port
+
+    def _factory(self, state: ListenerState) -> Callable[[], Connection]:
+        """The function that creates the connections of a listener. The modules of logins are imported only if it has
+        them."""
+        settings = self.broker.config.sasl_listeners.get(state.name)
+        if settings is None:
+            return partial(Connection, self.port, state)
+        from kpybroker.server.connections.logging_in import ListenerLogin, LoginConnection
+
+        tokens = self._tokens.get(state.name)
+        if tokens is not None and tokens.follow is not None:
+            self.broker.background.begin(f"the keys of tokens of listener {state.name}", tokens.follow())
+        login = ListenerLogin(self.broker, settings, None if tokens is None else tokens.check)
+        return partial(LoginConnection, self.port, state, login)
 
     def _refuse_handshake(self, host: str, why: str) -> None:
         self.metrics.connection_refused()
@@ -222,7 +229,7 @@ class Server:
         if self._connections.pop(connection.number, None) is not None:
             self._count_bytes(connection)
             self.broker.controller.presence.closed(connection.number)
-            self.broker.coordinators.share_leader.closed(connection.number)
+            self.broker.coordinators.on_connection_closed(connection.number)
 
     def _count_bytes(self, connection: Connection) -> None:
         """Add the bytes that a connection has transferred to the metrics."""

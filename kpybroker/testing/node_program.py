@@ -25,6 +25,8 @@ USED_AT_START = (
     "vote",
 )
 """Handlers that every node needs while it starts. Other handlers are imported on first use."""
+COORDINATORS = ("groups", "transactions")
+"""Coordinators that many tests use soon after the start. A broker imports them at their first use."""
 
 
 def read_line() -> bytes:
@@ -48,6 +50,8 @@ def main() -> None:
 
     for name in USED_AT_START:
         importlib.import_module(f"kpybroker.handlers.{name}")
+    for name in COORDINATORS:
+        importlib.import_module(f"kpybroker.{name}.coordinator")
     line = read_line()
     if not line:
         return

@@ -6,7 +6,6 @@ import os
 import ssl
 import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, NamedTuple
@@ -150,6 +149,8 @@ def _context(protocol: int, material: Material) -> ssl.SSLContext:
 def _unnamed_file(content: bytes) -> Iterator[str]:
     """The path of a file in memory. It is needed because Python loads a key only from a file
     (`SSLContext.load_cert_chain`)."""
+    import tempfile  # needed only with TLS
+
     create: Callable[[str], int] | None = getattr(os, "memfd_create", None)
     with tempfile.TemporaryFile() if create is None else os.fdopen(create("tls"), "w+b") as file:
         file.write(content)
@@ -161,6 +162,8 @@ def _unnamed_file(content: bytes) -> Iterator[str]:
 @contextmanager
 def named_file(content: bytes) -> Iterator[str]:
     """The path of a temporary file that only this user can read, for a system whose files all have names."""
+    import tempfile
+
     descriptor, path = tempfile.mkstemp(prefix="kpybroker-")
     try:
         with os.fdopen(descriptor, "wb") as file:

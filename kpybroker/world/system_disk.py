@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shutil
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -193,10 +192,17 @@ class SystemDisk(ABC):
         return os.stat(self._native(path)).st_mtime_ns // 1_000_000
 
     def free_bytes(self, path: str) -> int:
-        return shutil.disk_usage(self._native(path)).free
+        return self._space(path)[1]
 
     def total_bytes(self, path: str) -> int:
-        return shutil.disk_usage(self._native(path)).total
+        return self._space(path)[0]
+
+    def _space(self, path: str) -> tuple[int, int]:
+        """The total and the free bytes of a file system."""
+        import shutil  # a broker starts without it
+
+        usage = shutil.disk_usage(self._native(path))
+        return usage.total, usage.free
 
     def lock(self, path: str) -> int:
         # A POSIX lock does not conflict within a process, and closing any handle of the file releases it. So the file

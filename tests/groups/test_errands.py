@@ -40,7 +40,7 @@ def test_a_coordinator_that_resigns_tries_its_errands_no_more() -> None:
 
     async def play() -> None:
         keeper, image = SilentKeeper(), image_of(TOPICS)
-        groups = GroupCoordinator(Clock(), GroupSettings(), lambda: PARTITIONS, lambda: image, keeper)
+        groups = GroupCoordinator(Clock(), GroupSettings(), lambda: PARTITIONS, lambda: image, lambda: keeper)
         groups.become_leader(0, MemoryLog(), 1)
         await groups.loaded()
         await groups.runner(GROUP_OF[0]).ask(beat("member", 0, "t1", group=GROUP_OF[0]), TIMEOUT_MS)

@@ -8,7 +8,7 @@ twice has no effect if no member has consumed in the meantime.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from kpybroker.errors import ErrorCode, KafkaError
@@ -57,7 +57,7 @@ class StateKeeper(Protocol):
 class ErrandRunner:
     """Runs the errands of the partitions of `__consumer_offsets` that this broker leads."""
 
-    def __init__(self, keeper: StateKeeper) -> None:
+    def __init__(self, keeper: Callable[[], StateKeeper]) -> None:
         self._keeper = keeper
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -100,9 +100,9 @@ class ErrandRunner:
         try:
             if isinstance(errand, InitializeState):
                 starts = list(zip(errand.partitions, errand.starts, strict=True))
-                await self._keeper.initialize(errand.group_id, errand.topic_id, errand.state_epoch, starts)
+                await self._keeper().initialize(errand.group_id, errand.topic_id, errand.state_epoch, starts)
             else:
-                await self._keeper.delete(errand.group_id, errand.topic_id, errand.partitions)
+                await self._keeper().delete(errand.group_id, errand.topic_id, errand.partitions)
         except KafkaError as refusal:
             code = refusal.code
         finally:

@@ -55,12 +55,6 @@ class ListenerLogin:
             for name in settings.mechanisms
         }
 
-    @classmethod
-    def of(cls, broker: Broker, listener: str, check: TokenCheck | None) -> ListenerLogin | None:
-        """The login data of a listener; None if the listener does not use SASL."""
-        settings = broker.config.sasl_listeners.get(listener)
-        return None if settings is None else cls(broker, settings, check)
-
     def session(self) -> LoginSession:
         """The login session of a new connection."""
         return LoginSession(self._mechanisms, refused, self._broker.world.steady_ms)
@@ -201,8 +195,3 @@ class LoginConnection(Connection):
         if verdict.answer and not self.is_closing:
             self.answer(verdict.answer)
         self.close()
-
-
-def connection_at(listener: ListenerState, port: Port, login: ListenerLogin | None) -> Connection:
-    """The protocol object of a new connection to a listener."""
-    return Connection(port, listener) if login is None else LoginConnection(port, listener, login)

@@ -1,4 +1,7 @@
-"""The TLS contexts of a node's listeners, and the principals of their clients."""
+"""The TLS contexts of a node's listeners, and the principals of their clients.
+
+The modules of TLS are imported only if there is such a listener.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,6 @@ from kpybroker.config.listeners import TLS_PROTOCOLS
 from kpybroker.config.sasl_settings import has_login
 from kpybroker.errors import ConfigError
 from kpybroker.security.principal import ANONYMOUS, Principal
-from kpybroker.security.tls.contexts import listening_context
-from kpybroker.security.tls.names import parse_rules, principal_of
-from kpybroker.security.tls.settings import tls_settings
 from kpybroker.world import World
 from kpybroker.world.secure import TlsContext
 
@@ -44,6 +44,10 @@ def secure_listening(config: Callable[[], BrokerConfig], world: World) -> dict[s
 
 
 def _listening(config: Callable[[], BrokerConfig], endpoint: Endpoint, world: World) -> SecureListening:
+    from kpybroker.security.tls.contexts import listening_context
+    from kpybroker.security.tls.names import parse_rules, principal_of
+    from kpybroker.security.tls.settings import tls_settings
+
     rules = parse_rules(tls_settings(config(), endpoint.name).principal_rules)
     return SecureListening(
         listening_context(config, endpoint, world.wall_ms, world.steady_ms).current,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from kpybroker.call import Call, Reply
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
-from kpybroker.groups import record_check as groups_checking
 from kpybroker.machine.contract import Stored
 from kpybroker.scheduled.division import divided, settings_for_deliveries
 from kpybroker.scheduled.entries import check_record
@@ -23,7 +22,6 @@ from kpybroker.storage.log.reencoding import refusal
 from kpybroker.storage.log.slices import OffLoop, Work, nothing_open
 from kpybroker.storage.producers.producers import DELIVERY_PRODUCER
 from kpybroker.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, scheduled_topic_of
-from kpybroker.transactions import records as transactions_records
 from kpybroker.wire.records.batch import Batch, read_records, split
 from kpybroker.wire.records.record_scan import SLICE_RECORDS
 from kpybroker.wire.rpc.produce import PartitionProduceData, Request
@@ -39,12 +37,6 @@ ENTRY_LIMIT_BYTES = 64 << 20
 """The same limit for the scheduled records of one batch, with their rows."""
 REPLAYED_ON_LOOP_BYTES = 16 << 10
 """The size up to which such a batch is read on the event loop. Larger or compressed batches are read on a thread."""
-CHECKS: dict[str, Callable[[Stored], None]] = {
-    OFFSETS_TOPIC: groups_checking.check_record,
-    TRANSACTION_TOPIC: transactions_records.check_record,
-}
-"""By topic, a function that raises Damage if the topic's coordinator could not replay a record."""
-
 AS_IT_IS = ("producer", "uncompressed")
 """The values of compression.type with which a topic keeps a batch that is not compressed."""
 BYTES_A_RECORD = 1000
@@ -78,8 +70,17 @@ def validating_one(
 
 
 def check_of(topic: str) -> Callable[[Stored], None] | None:
-    """The function that checks the records of an internal topic; None for other topics."""
-    return CHECKS.get(topic) or (None if scheduled_topic_of(topic) is None else _check_delivery_record)
+    """For an internal topic, a function that raises Damage if the topic's coordinator could not replay a record; None
+    for other topics. A broker without such coordinators imports none of their modules."""
+    if topic == OFFSETS_TOPIC:
+        from kpybroker.groups import record_check
+
+        return record_check.check_record
+    if topic == TRANSACTION_TOPIC:
+        from kpybroker.transactions import records
+
+        return records.check_record
+    return None if scheduled_topic_of(topic) is None else _check_delivery_record
 
 
 def _check_delivery_record(record: Stored) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from kpybroker.errors import ConfigError
@@ -187,6 +186,8 @@ class _Parser:
         return _Term(lambda record: compare(record.timestamp, wanted))
 
     def _time(self, token: _Token) -> int:
+        from datetime import UTC, datetime  # a broker without such views starts without it
+
         try:
             time = datetime.fromisoformat(_unquoted(token.text))
         except ValueError:
