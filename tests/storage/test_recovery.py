@@ -6,12 +6,15 @@ import asyncio
 import logging
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.log.log import Log
-from tests.storage.workshop import SMALL, WORLD, everything, plain, reopened
+from kpybroker.wire.records.batch import Record, split
+from tests.storage.workshop import SMALL, WORLD, batch_of, everything, plain, reopened
 
 
 def filled(path: Path, count: int = 60) -> Log:
@@ -39,6 +42,41 @@ def test_files_that_can_be_rebuilt_may_be_missing(tmp_path: Path, suffix: str) -
     assert everything(again) == content
     assert again.epochs.entries == epochs
     assert again.offset_for_timestamp(1030) == (30, 1030, 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_of_any_size_are_recovered(tmp_path: Path, seed: int) -> None:
+    """The batches are smaller and larger than the chunks in which recovery reads. One of them may be damaged: it and
+    all later ones are dropped."""
+    random = Random(seed)
+    settings = LogSettings(segment_bytes=4 << 20, index_interval_bytes=4096, max_message_bytes=2 << 20)
+    log = Log.open(WORLD, str(tmp_path / "t-0"), "t", 0, settings, clean=True)
+    now_ms = WORLD.wall_ms()  # producers with old batches are forgotten
+    for number in range(40):
+        size = random.choice((1, 1000, 300_000, 1 << 20, (1 << 20) - 150, 1_500_000))
+        record = Record(0, now_ms, None, random.randbytes(size))
+        log.append([batch_of([record], producer_id=number, producer_epoch=0, base_sequence=0)], number // 9, now_ms)
+        log.flush()
+    batches = split(everything(log, 1 << 20))
+    first_lost = random.choice((None, *range(20, 40)))
+    if first_lost is not None:
+        segment = log.segments.holding(first_lost)
+        located = segment.locate(first_lost)
+        assert located is not None
+        with Path(segment.path + ".log").open("r+b") as file:
+            file.seek(located[0] + batches[first_lost].size_bytes - 1)
+            file.write(bytes([batches[first_lost].view[-1] ^ 1]))
+    for path in tmp_path.rglob("*index"):
+        path.write_bytes(path.read_bytes() + bytes(10_000))
+    kept = 40 if first_lost is None else first_lost
+    again = reopened(log, clean=False, recovery_point=0)
+    assert again.end == kept
+    assert everything(again, 1 << 20) == b"".join(batch.view for batch in batches[:kept])
+    assert sorted(known.producer_id for known in again.producers) == list(range(kept))
+    assert again.epochs.entries == [entry for entry in log.epochs.entries if entry[1] < kept]
+    for segment in again.segments:
+        assert Path(segment.path + ".index").read_bytes() == segment.index().entries
+        assert Path(segment.path + ".timeindex").read_bytes() == segment.times().entries
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])

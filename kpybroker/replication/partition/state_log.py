@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.machine.contract import Stored
 from kpybroker.replication.partition.partition import Partition
+from kpybroker.replication.partition.stored_records import stored_in
 from kpybroker.wire.records.batch import (
     DECOMPRESSED_LIMIT_BYTES,
     HEADER_BYTES,
     Batch,
     Record,
     encode_batch,
-    read_records,
     split,
 )
 from kpybroker.wire.records.compression import pieces
-from kpybroker.wire.records.markers import Marker, encode_marker, read_marker
+from kpybroker.wire.records.markers import Marker, encode_marker
 from kpybroker.world import World
 
 log = logging.getLogger(__name__)
@@ -118,21 +118,21 @@ class PartitionLog:
                 offset = batch.next_offset
                 stored_here: list[Stored] = []
                 try:
-                    for stored in _stored_in(batch, await self._plain(batch)):
-                        stored_here.append(stored)
-                        if not len(stored_here) % RECORDS_A_TURN:
+                    for some in stored_in(batch, await self._plain(batch), RECORDS_A_TURN):
+                        stored_here += some
+                        if len(some) == RECORDS_A_TURN:
                             await asyncio.sleep(0)
                 except KafkaError as unreadable:
                     skipped += 1
                     self._log_skipped(batch, unreadable, skipped)
                     continue
-                for stored in stored_here:
-                    if stored.offset >= storage.start:
-                        run.append(stored)
-                        if len(run) == RECORDS_A_TURN:
-                            yield run
-                            run = []
-                            await asyncio.sleep(0)
+                if batch.base_offset < storage.start:
+                    stored_here = [stored for stored in stored_here if stored.offset >= storage.start]
+                run += stored_here
+                while len(run) >= RECORDS_A_TURN:
+                    yield run[:RECORDS_A_TURN]
+                    del run[:RECORDS_A_TURN]
+                    await asyncio.sleep(0)
             yield run
             await asyncio.sleep(0)
 
@@ -156,15 +156,3 @@ class PartitionLog:
             lambda: found.append(b"".join(pieces(batch.codec, body, DECOMPRESSED_LIMIT_BYTES))), directory
         )
         return found[0]
-
-
-def _stored_in(batch: Batch, plain: bytes) -> Iterator[Stored]:
-    """The records of a batch for a machine. `plain` has the decompressed records of a compressed batch."""
-    if batch.is_control:
-        marker = read_marker(batch)
-        if marker is not None:
-            yield Stored(None, None, batch.max_timestamp, batch.base_offset, transaction=marker)
-        return
-    transaction = (batch.producer_id, batch.producer_epoch) if batch.is_transactional else None
-    for offset, timestamp_ms, key, value, _ in read_records(batch, plain=plain):
-        yield Stored(key, value, timestamp_ms, offset, None, transaction)

@@ -256,12 +256,14 @@ class Segment:
 
     def _save(self, index: OffsetIndex | TimeIndex, suffix: str) -> None:
         handle = self._disk.open(self.path + suffix, create=True)
+        size_bytes = len(index.entries)
         try:
-            if index.saved_bytes == 0:
-                self._disk.truncate(handle, 0)
-            if len(index.entries) > index.saved_bytes:
+            is_rewritten = index.saved_bytes == 0
+            if size_bytes > index.saved_bytes:
                 self._disk.pwritev(handle, [bytes(index.entries[index.saved_bytes :])], index.saved_bytes)
-                index.note_saved(len(index.entries))
+            if is_rewritten and self._disk.size(handle) > size_bytes:  # rarely: a truncation may wait for the journal
+                self._disk.truncate(handle, size_bytes)
+            index.note_saved(size_bytes)
         finally:
             self._disk.close(handle)
 
@@ -464,6 +466,14 @@ class Segment:
     def read(self, size: int, position: int) -> bytes:
         """Read bytes of the file. May wait for the disk. Raises OSError."""
         return self._disk.pread(self.handle(), size, position)
+
+    def read_reusing(self, size: int, position: int) -> Buffer:
+        """Like `read`, in memory that `give_back` takes back."""
+        return self._disk.pread_reusing(self.handle(), size, position)
+
+    def give_back(self, found: Buffer) -> None:
+        """Let a later read reuse the memory of a `read_reusing`."""
+        self._disk.give_back(found)
 
     def batch_at(self, position: int, size_bytes: int) -> Batch:
         """Read a whole batch. May wait for the disk."""

@@ -31,11 +31,11 @@ from kpybroker.storage.producers.loading import load_producers
 from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, Batch, header_at
-from kpybroker.world import Disk, World
+from kpybroker.world import Buffer, Disk, World
 
 log = logging.getLogger(__name__)
 
-_SCAN_BYTES = 4 << 20
+_SCAN_BYTES = 1 << 20
 _ALL = 1 << 63
 _LEFTOVERS = (DELETED, CLEANED, ".tmp")
 
@@ -186,7 +186,7 @@ def _load_epochs(epochs: LeaderEpochs, names: list[str]) -> bool:
 
 def _read_epochs(segments: Segments, epochs: LeaderEpochs) -> None:
     for segment in segments:
-        walk = segment.walk(0, _SCAN_BYTES)
+        walk = segment.walk()
         for _, base_offset, _, _ in walk:
             epoch = walk.header().leader_epoch
             if epoch > epochs.latest:
@@ -312,7 +312,8 @@ def scan(
     file_bytes = segment.size_bytes
     segment.begin_scan()
     why = ""
-    chunk, chunk_at, position = b"", 0, 0
+    chunk: Buffer = b""
+    chunk_bytes, chunk_at, position = _SCAN_BYTES, 0, 0
     while position < file_bytes:
         inside = position - chunk_at
         needed = HEADER_BYTES
@@ -322,7 +323,9 @@ def scan(
             why = f"a batch of {needed} bytes with {file_bytes - position} left"
             break
         if inside + needed > len(chunk):
-            chunk, chunk_at, inside = segment.read(max(_SCAN_BYTES, needed), position), position, 0
+            segment.give_back(chunk)  # a new chunk in new memory would take twice the time
+            chunk_bytes = max(chunk_bytes, needed + HEADER_BYTES)  # so that it also has the next header
+            chunk, chunk_at = segment.read_reusing(min(chunk_bytes, file_bytes - position), position), position
             if len(chunk) < needed:
                 raise Damage(f"{segment.path}{LOG}: shorter than it was a moment ago")
             continue
@@ -335,6 +338,7 @@ def scan(
         segment.add(batch, settings)
         end = batch.next_offset
         position += needed
+    segment.give_back(chunk)
     if why and end < synced_end:
         raise Damage(
             f"{segment.path}{LOG}: {why} at position {position}, where offset {end} should be, which had been on the "

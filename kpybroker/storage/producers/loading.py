@@ -16,7 +16,6 @@ from kpybroker.world import Disk
 
 log = logging.getLogger(__name__)
 
-_REPLAY_BYTES = 4 << 20
 _RECALL_BYTES = 8 << 10
 _RECALLED_ENTRIES = 128
 """How many index entries before a snapshot to read: at least 512 KiB of small batches, or this many large batches."""
@@ -102,7 +101,7 @@ def _replay(producers: ProducerStates, segments: Segments, end: int, trusted: in
         located = segment.locate(replay_from) if replay_from > segment.base_offset else (0, 0, 0)
         if located is None:
             continue
-        walk = segment.walk(located[0], _REPLAY_BYTES)
+        walk = segment.walk(located[0])
         for at, _, _, size in walk:
             batch = walk.header()
             if batch.producer_id < 0 or batch.base_offset < replay_from:
