@@ -635,6 +635,7 @@ class Log:
         """Go offline and never open the files again, because the directory is deleted or abandoned."""
         self.files.go_offline(why)
         self.files.retire()
+        self._on_written = self._on_start_moved = _nobody_waits  # their owner refers to this log, and is freed with it
 
     def _write_out(self) -> None:
         """Write the files of a clean shutdown: queued batches, indexes and a producer snapshot. Raises OSError, Damage,
