@@ -98,7 +98,8 @@ class Stream(Worker):
     def check(self, stored: dict[int, list[Row]]) -> None:
         """Every acknowledged record is stored at its offset, and the numbers of a partition are in order, each once."""
         for partition, rows in self.acknowledged.items():
-            assert not set(rows) - set(stored[partition]), f"{self._topic}-{partition} has lost records"
+            lost = sorted(set(rows) - set(stored[partition]))
+            assert not lost, f"{self._topic}-{partition} ends at {stored[partition][-1:]} and has lost {lost}"
             numbers = [number for _, number in stored[partition]]
             assert numbers == sorted(set(numbers)), f"{self._topic}-{partition}: repeated or out of order"
 
@@ -170,7 +171,10 @@ class Group(Worker):
     def check(self, stored: dict[int, list[Row]]) -> None:
         """The group was assigned its partitions once, and has read every record once, in order."""
         assert self.assignments == 1, f"{self.name} was assigned its partitions {self.assignments} times"
-        assert self.read == stored, f"{self.name} has not read every record once"
+        for partition, rows in stored.items():
+            read = self.read[partition]
+            missing, again = sorted(set(rows) - set(read)), sorted(row for row in set(read) if read.count(row) > 1)
+            assert read == rows, f"{self.name}, partition {partition}: not read: {missing}; read again: {again}"
 
 
 class Transactions(Worker):

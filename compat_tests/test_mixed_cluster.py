@@ -127,7 +127,7 @@ def clients(cluster: Cluster) -> Iterator[tuple[Stream, list[Group], Transaction
 @pytest.mark.parametrize(
     ("cluster", "how"),
     [
-        pytest.param(False, "stop", id="static voters"),
+        pytest.param(False, "stop", id="static voters", marks=pytest.mark.full),
         pytest.param(True, "stop", id="dynamic voters", marks=pytest.mark.full),
         pytest.param(False, "kill9", id="static voters, killed", marks=pytest.mark.full),
         pytest.param(True, "kill9", id="dynamic voters, killed", marks=pytest.mark.full),
