@@ -240,7 +240,7 @@ def main(
         written = [history.append(history.line(session.rows, around, is_quick=quick))]
         if not quick:
             written += report.write(session.results, session.rows, around)
-        console.print("written:", *map(str, written))
+        console.print("written:", *(str(path.resolve()) for path in written))  # a link, if bench.compiled runs this
     short = [result for result in session.results if result.holds(result.measure.floor) is False]
     console.print(f"{len(short)} of {sum(r.measure.floor is not None for r in session.results)} floors not held")
     raise typer.Exit(1 if session.failures else 0)
