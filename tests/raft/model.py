@@ -313,8 +313,8 @@ class Quorum:
         elif isinstance(outcome, NeedsSnapshot):
             start = self.random.randint(max(node.start, 1), max(node.start, 1, node.state.high_watermark))
             entries = tuple(node.log[:start])
-        hw = node.state.high_watermark
-        return FetchReply(fetch.number, state.epoch, node.node_id, outcome, entries, start, hw)
+        told = node.state.told_high_watermark
+        return FetchReply(fetch.number, state.epoch, node.node_id, outcome, entries, start, told)
 
     def _take(self, node: Node, leader_id: int, reply: FetchReply) -> None:
         if node.fetch is None or node.fetch[0] != reply.number:
@@ -344,6 +344,7 @@ class Quorum:
                 node.log += reply.entries
                 self.heed(node)
                 agreed = reply.high_watermark
+                assert agreed < 0 or min(agreed, len(node.log)) >= state.high_watermark, "a high watermark goes back"
         self.step(node, raft.Followed(leader_id, reply.epoch, agreed))
 
     def _truncate(self, node: Node, end: int) -> None:
@@ -381,7 +382,7 @@ class Quorum:
 
     def snapshot(self, node: Node) -> None:
         """Delete the log before some committed offset."""
-        if node.state.high_watermark > node.start:
+        if node.up and node.state.high_watermark > node.start:
             node.start = self.random.randint(node.start, node.state.high_watermark)
 
     def crash(self, node: Node) -> None:

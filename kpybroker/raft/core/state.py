@@ -147,10 +147,17 @@ class State(NamedTuple):
         return self.majority - self.is_voter
 
     @property
+    def told_high_watermark(self) -> int:
+        """The high watermark for the replicas; -1 until this leader has committed a record of its epoch. Until then, its
+        own may be lower than one that a replica knows from the leader before, and Apache Kafka ends its process when the
+        high watermark goes back."""
+        return self.high_watermark if self.high_watermark > self.epoch_start else -1
+
+    @property
     def may_change_voters(self) -> bool:
         """Whether the voters may be changed: this leader has committed a record of its epoch, and the last change of
         voters is committed. This ensures that the majorities before and after a change overlap."""
-        return self.is_leader and self.high_watermark > self.epoch_start and self.voters_end <= self.high_watermark
+        return self.is_leader and self.voters_end <= self.told_high_watermark
 
     def out_of_office(self) -> State:
         """The state without the fields that belong to the current role."""

@@ -51,7 +51,7 @@ class FetchRpcs:
         row.error_code = check_leader(driver, wanted.current_leader_epoch)
         if row.error_code:
             return row, False
-        row.high_watermark = row.last_stable_offset = driver.state.high_watermark
+        row.high_watermark = row.last_stable_offset = driver.state.told_high_watermark
         row.log_start_offset = driver.log.start
         fetched = Tail(wanted.last_fetched_epoch, wanted.fetch_offset)
         outcome = compare(
@@ -83,7 +83,8 @@ class FetchRpcs:
         """Whether there are records for this fetch, or a higher high watermark than the replica knows (KIP-1166)."""
         wanted = request.topics[0].partitions[0]
         driver = self._driver
-        return bool(wanted.fetch_offset < driver.log.written_end or wanted.high_watermark < driver.state.high_watermark)
+        has_records = wanted.fetch_offset < driver.log.written_end
+        return bool(has_records or wanted.high_watermark < driver.state.told_high_watermark)
 
     def read(self, request: fetch.Request, row: fetch.PartitionData) -> bool:
         """Put records, or the error of the read, into a row that may have records. Returns False if the read would

@@ -80,7 +80,7 @@ class ReplicaProgress:
             error_message=None,
             leader_id=driver.leader_id,
             leader_epoch=driver.epoch,
-            high_watermark=driver.state.high_watermark,
+            high_watermark=driver.state.told_high_watermark,
             current_voters=[self._replica(key, now_ms) for key in self._voter_keys()],
             observers=[
                 self._replica(key, now_ms)

@@ -196,7 +196,7 @@ class VoterSetChanges:
         driver = self._driver
         if self._is_busy:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "another change of the voters is in progress")
-        if driver.state.high_watermark <= driver.state.epoch_start:
+        if driver.state.told_high_watermark < 0:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the leader has not yet committed a record of its epoch")
         if not driver.kraft_version:
             raise KafkaError(
