@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from types import TracebackType
 from typing import Any, Self
 
@@ -173,7 +173,7 @@ class Group(Worker):
         assert self.assignments == 1, f"{self.name} was assigned its partitions {self.assignments} times"
         for partition, rows in stored.items():
             read = self.read[partition]
-            missing, again = sorted(set(rows) - set(read)), sorted(row for row in set(read) if read.count(row) > 1)
+            missing, again = sorted(set(rows) - set(read)), sorted((Counter(read) - Counter(set(read))).keys())
             assert read == rows, f"{self.name}, partition {partition}: not read: {missing}; read again: {again}"
 
 
