@@ -42,6 +42,7 @@ ENTRY = re.compile(r"^\[[\d\-: ,]+\] (?:ERROR|FATAL) (.*\n.*)$", re.MULTILINE)
 KAFKAS_OWN = re.compile(
     r"Unexpected error handling request .* BrokerHeartbeatRequestData"  # a new leader that is not active yet
     r"|Coordinator loader is closed"  # it stops while it loads
+    r"|The write event Timeout.*requests intended only for the leader"  # it no longer leads the group's partition
     r"|Error processing append operation .*\n.*OutOfOrderSequence"  # it was not the leader yet for an earlier request
     r"|Exceptionally slow controller event|event queue overloaded|[Tt]imed out|TimeoutException"  # a slow machine
 )
