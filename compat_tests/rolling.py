@@ -71,8 +71,8 @@ class Stream(Worker):
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__()
         self.acknowledged: dict[int, list[tuple[int | None, int]]] = defaultdict(list)
-        """By partition, rows without the offset where librdkafka does not know it: the broker has refused its retry as a
-        duplicate of a batch that it no longer keeps."""
+        """By partition. The offset is None if librdkafka does not know it: the broker has refused a retry as a
+        duplicate of a batch that it no longer remembers."""
         self._topic = topic
         self._number = 0
         self._producer = Producer(
