@@ -44,6 +44,7 @@ KAFKAS_OWN = re.compile(
     r"|Coordinator loader is closed"  # it stops while it loads
     r"|The write event Timeout.*requests intended only for the leader"  # it no longer leads the group's partition
     r"|Error processing append operation .*\n.*OutOfOrderSequence"  # it was not the leader yet for an earlier request
+    r"|Exception when handling request .*\n.*ErrorMeter"  # it answers a request while it stops
     r"|Exceptionally slow controller event|event queue overloaded|[Tt]imed out|TimeoutException"  # a slow machine
 )
 """Refusals that brokers and clients repeat while a leader changes, the end of a node, and effects of a slow machine."""
