@@ -6,6 +6,7 @@ addresses. Every record's value is a number, in the order of its partition.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -25,6 +26,30 @@ ABORTED_EVERY = 4
 
 Row = tuple[int, int]
 """Offset and number of a record."""
+
+
+class Silence:
+    """The longest time between two answers, in seconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._heard_s: dict[object, float] = {}
+        self._longest_s = 0.0
+
+    def heard(self, place: object = None) -> None:
+        """Note an answer. The silences of different places are measured apart."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._longest_s = max(self._longest_s, now_s - self._heard_s.get(place, now_s))
+            self._heard_s[place] = now_s
+
+    def take(self) -> float:
+        """The longest silence since the last call, or since the first answer, including one that still lasts."""
+        now_s = time.monotonic()
+        with self._lock:
+            found_s = max([self._longest_s, *(now_s - heard_s for heard_s in self._heard_s.values())])
+            self._longest_s = 0.0
+        return found_s
 
 
 class Worker(ABC):
@@ -73,6 +98,8 @@ class Stream(Worker):
         self.acknowledged: dict[int, list[tuple[int | None, int]]] = defaultdict(list)
         """By partition. The offset is None if librdkafka does not know it: the broker has refused a retry as a
         duplicate of a batch that it no longer remembers."""
+        self.silence = Silence()
+        """Between two acknowledgements of a partition."""
         self._topic = topic
         self._number = 0
         self._producer = Producer(
@@ -87,6 +114,7 @@ class Stream(Worker):
 
     def _delivered(self, error: KafkaError | None, record: Message) -> None:
         assert error is None, error
+        self.silence.heard(record.partition())
         self.acknowledged[record.partition()].append((record.offset(), int(record.value())))
 
     def finish(self) -> None:
@@ -252,8 +280,9 @@ class Transactions(Worker):
             assert seen == self.committed, f"{self._topic}-{partition}: {set(seen) ^ set(self.committed)}"
 
 
-def read_all(bootstrap: str, topic: str) -> dict[int, list[Row]]:
-    """All committed records of a topic, by partition."""
+def read_all(bootstrap: str, topic: str, *, prefix: str = "", at_least: int = 0) -> dict[int, list[Row]]:
+    """All committed records of a topic, by partition, whose values are numbers behind a prefix. Waits until there are
+    `at_least` records."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -264,22 +293,31 @@ def read_all(bootstrap: str, topic: str) -> dict[int, list[Row]]:
             **QUIET,
         }
     )
-    found: dict[int, list[Row]] = {}
-    for partition in range(PARTITIONS):
-        place = TopicPartition(topic, partition, 0)
-        end = consumer.get_watermark_offsets(place, PATIENCE_S)[1]  # a new leader answers when it knows it
-        consumer.assign([place])
-        rows = found[partition] = []
-        deadline = time.monotonic() + PATIENCE_S
-        is_at_end = False
-        while not is_at_end:
-            assert time.monotonic() < deadline, f"{topic}-{partition} cannot be read up to its end"
-            for record in consumer.consume(1000, 0.5):
-                error = record.error()
-                if error is None:
-                    rows.append((record.offset(), int(record.value())))
-                else:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    is_at_end = record.offset() >= end  # a new leader may not know how far it was acknowledged
-    consumer.close()
+    with contextlib.closing(consumer):
+        deadline_s = time.monotonic() + 3 * PATIENCE_S
+        found: dict[int, list[Row]] = {partition: [] for partition in range(PARTITIONS)}
+        nexts = dict.fromkeys(found, 0)
+        for partition, rows in found.items():
+            nexts[partition] = _read_on(consumer, TopicPartition(topic, partition, 0), rows, prefix)
+        while sum(map(len, found.values())) < at_least and time.monotonic() < deadline_s:
+            for partition, rows in found.items():
+                place = TopicPartition(topic, partition, nexts[partition])
+                nexts[partition] = _read_on(consumer, place, rows, prefix)
     return found
+
+
+def _read_on(consumer: Consumer, place: TopicPartition, rows: list[Row], prefix: str) -> int:
+    """Read a partition from an offset to its end. Returns the offset at which the reading ended."""
+    end = consumer.get_watermark_offsets(place, PATIENCE_S)[1]  # a new leader answers when it knows it
+    consumer.assign([place])
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        for record in consumer.consume(1000, 0.5):
+            error = record.error()
+            if error is None:
+                rows.append((record.offset(), int(record.value().decode().removeprefix(prefix))))
+                continue
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            if record.offset() >= end:  # a new leader may not know at first how far it was acknowledged
+                return int(record.offset())
+    raise AssertionError(f"{place.topic}-{place.partition} cannot be read up to its end")
