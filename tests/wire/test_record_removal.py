@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from kpybroker.errors import KafkaError
-from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, put_varint, read_records
 from kpybroker.wire.records.compression import decompress
 from kpybroker.wire.records.record_removal import Found, delete_horizon_ms, emptied, put_retimed, scan, thinned
 
@@ -45,6 +45,21 @@ def test_a_scan_finds_the_same_records_as_reading(seed: int) -> None:
         for _, _, delta, offset, key, has_value in found
     ]
     assert seen == [(r.offset, r.timestamp, r.key, r.value is not None) for r in read_records(batch)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_scan_of_a_part_finds_the_records_whose_keys_it_holds(seed: int) -> None:
+    """The first records of the whole, wherever the part ends; and it continues at the next one."""
+    plain, whole = scanned(some_batch(Random(seed), 0))
+    random = Random(seed)
+    for length in {0, 1, len(plain), *(random.randrange(len(plain)) for _ in range(200))}:
+        found, at = scan(plain[:length], 0, len(whole), len(plain) - length)
+        assert found == whole[: len(found)]
+        assert at == (whole[len(found)][0] if len(found) < len(whole) else len(plain))
+        if len(found) < len(whole):
+            begin, end, *_, key, _has_value = whole[len(found)]
+            assert length <= end - (0 if key is None else 1), "only a record whose fields the part lacks is left out"
+            assert length < begin + 40 + len(key or b"")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -95,3 +110,39 @@ def test_bytes_that_are_not_records_are_refused_or_read(seed: int) -> None:
         return
     assert at <= len(plain)
     assert all(0 <= begin < end <= len(plain) for begin, end, *_ in found)
+
+
+def record(offset: int, key: bytes = b"k", value: bytes = b"v", size: int | None = None) -> bytes:
+    """A record without headers; `size` replaces its right length."""
+    body = bytearray(b"\0\0")  # attributes, timestamp delta
+    put_varint(body, offset)
+    for field in (key, value):
+        put_varint(body, len(field))
+        body += field
+    body += b"\0"
+    out = bytearray()
+    put_varint(out, len(body) if size is None else size)
+    return bytes(out + body)
+
+
+def test_offsets_of_any_length_are_read() -> None:
+    offsets = [0, 63, 64, 8191, 8192, 1 << 20, (1 << 31) - 1]
+    found, _ = scan(b"".join(map(record, offsets)), 0, len(offsets))
+    assert [one[3] for one in found] == offsets
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        record(3) + record(3),
+        record(3) + record(2),
+        record(-1),
+        record(0, size=-9) + bytes(20),
+        record(0, b"key", size=7) + bytes(20),  # it ends with the key
+        record(0, b"key", size=6) + bytes(20),
+    ],
+    ids=["repeated offset", "descending offset", "negative offset", "negative size", "no value", "cut key"],
+)
+def test_records_that_contradict_themselves_are_refused(plain: bytes) -> None:
+    with pytest.raises(KafkaError):
+        scan(plain, 0, 2 if plain.count(b"k") == 2 else 1)

@@ -34,6 +34,8 @@ LARGE_BYTES = 1 << 20
 PORTION_BYTES = 8 << 20
 """How many bytes the disk's thread decompresses before other work may use the thread."""
 _SLICE = 500
+_PART_BYTES = 64 << 10
+_GROWTH = 16
 Result = TypeVar("Result")
 Run = list[int]
 """Consecutive records: the position of their first byte, the position after their last byte, and their number."""
@@ -152,12 +154,27 @@ def _take(source: Iterator[bytes | memoryview], plain: bytearray, size_bytes: in
 
 
 def _scan_large(plain: Buffer, at: int, count: int) -> tuple[list[Found], int]:
+    found, at = _scan_part(plain, at, count)
+    return [
+        (begin, end, delta, offset, None if key is None else map_key(key), has_value)
+        for begin, end, delta, offset, key, has_value in found
+    ], at
+
+
+def _scan_part(plain: Buffer, at: int, count: int) -> tuple[list[Found], int]:
+    """Like `scan`, but may return fewer records, at least one. Only a part of `plain` is copied to bytes."""
+    size_bytes = _PART_BYTES
     with memoryview(plain) as view:
-        found, at = scan(view, at, count)
-        return [
-            (begin, end, delta, offset, None if key is None else map_key(key), has_value)
-            for begin, end, delta, offset, key, has_value in found
-        ], at
+        while True:
+            part = bytes(view[at : at + size_bytes])
+            found, end = scan(part, 0, count, len(view) - at - len(part))
+            if found:
+                break
+            size_bytes *= _GROWTH  # the record has a long key
+    moved = [
+        (at + begin, at + after, delta, offset, key, has_value) for begin, after, delta, offset, key, has_value in found
+    ]
+    return moved, at + end
 
 
 def _joined(plain: Buffer, runs: list[Run]) -> bytearray:
@@ -170,7 +187,7 @@ def _joined(plain: Buffer, runs: list[Run]) -> bytearray:
 
 
 def _retime(out: bytearray, plain: Buffer, at: int, count: int, shift_ms: int) -> tuple[int, int]:
+    found, at = _scan_part(plain, at, count)
     with memoryview(plain) as view:
-        found, at = scan(view, at, count)
         put_retimed(out, view, found, shift_ms)
     return at, len(found)

@@ -8,6 +8,7 @@ removed (its delete horizon) is in the base timestamp, and bit 6 of the attribut
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.batch import (
@@ -22,73 +23,81 @@ from kpybroker.wire.records.batch import (
     sealed,
 )
 from kpybroker.wire.records.compression import Buffer, Codec, compress
+from kpybroker.wire.records.record_fields import long_varint, varint
 
-Found = tuple[int, int, int, int, bytes | memoryview | None, bool]
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+Found = tuple[int, int, int, int, bytes | None, bool]
 """A record: the positions at which its bytes begin (with its length) and end, its timestamp delta, offset delta and
 key, and whether it has a value."""
-_COPIED_BYTES = 1 << 20
+_COPIED_BYTES: Final = 1 << 20
 """The most bytes that are copied at once. During a copy on one thread, the other threads wait for the interpreter."""
-_VARINT_BITS = 70
-_HALF = 1 << 63
+_HALF: Final = 1 << 63
 
 
-def scan(plain: bytes | memoryview, at: int, count: int) -> tuple[list[Found], int]:
+def scan(plain: bytes, at: i64, count: i64, beyond: i64 = 0) -> tuple[list[Found], int]:
     """Read `count` records from position `at` on, with ascending offsets. Returns them and the position after them.
-    Keys are slices of `plain`. Raises KafkaError: INVALID_RECORD."""
+    Keys are slices of `plain`. Raises KafkaError: INVALID_RECORD.
+
+    If `plain` is followed by `beyond` other bytes, only those records are returned whose keys end in `plain`.
+    """
     found: list[Found] = []
-    previous = -1
+    total: i64 = len(plain)
+    previous: i64 = -1
+    begin = at
+    number: i64 = 0
     try:
-        for _ in range(count):
+        while number < count:
             begin = at
-            size = plain[at]
+            size: i64 = plain[at]
             at += 1
             if size > 0x7F:
-                size = size & 0x7F | plain[at] << 7
+                more: i64 = plain[at]
                 at += 1
-                if size > 0x3FFF:
-                    size, at = _zigzag(plain, begin)
+                size = size & 0x7F | more << 7
+                if more > 0x7F:
+                    size, at = varint(plain, begin)
             end = at + (size >> 1)
-            delta = plain[at + 1]
-            at += 2
-            if delta > 0x7F:
-                delta, at = _zigzag(plain, at - 1)
-            offset = plain[at]
+            at += 1
+            delta: int = plain[at]
+            if delta < 0x80:
+                at += 1
+            else:
+                delta, at = long_varint(plain, at)
+            offset: i64 = plain[at]
             at += 1
             if offset > 0x7F:
-                offset, at = _zigzag(plain, at - 1)
+                more = plain[at]
+                at += 1
+                offset = offset & 0x7F | more << 7
+                if more > 0x7F:
+                    offset, at = varint(plain, at - 2)
             if offset & 1 or offset <= previous:
                 raise _invalid()
             previous = offset
-            length = plain[at]
+            length: i64 = plain[at]
             at += 1
             if length > 0x7F:
-                length, at = _zigzag(plain, at - 1)
+                length, at = varint(plain, at - 1)
             key = None
             if not length & 1:
                 length >>= 1
                 key = plain[at : at + length]
                 at += length
+            mark: i64 = plain[at]
             if at >= end or size & 1:
                 raise _invalid()
-            found.append((begin, end, (delta >> 1) ^ -(delta & 1), offset >> 1, key, not plain[at] & 1))
+            found.append((begin, end, (delta >> 1) ^ -(delta & 1), offset >> 1, key, not mark & 1))
             at = end
+            number += 1
     except IndexError as error:
+        if beyond > 0:
+            return found, begin
         raise _invalid() from error
-    if at > len(plain):
+    if at > total + beyond:
         raise _invalid()
     return found, at
-
-
-def _zigzag(plain: Buffer, at: int) -> tuple[int, int]:
-    """A varint, as a zigzag number, and the position after it."""
-    value = 0
-    for shift in range(0, _VARINT_BITS, 7):
-        byte = plain[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise _invalid()
 
 
 def _invalid() -> KafkaError:
