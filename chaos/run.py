@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -29,9 +30,14 @@ from chaos.trials import SPARE
 from chaos.watch import Watch
 from oracle.asking import Conversation, Door
 from oracle.cluster import CLIENTS, Cluster
+from oracle.takeover import EXIT_CODES, KAFKA, KPYBROKER
 
 TOPIC, PARTITIONS = "chaos", 6
 GROUP, JAVA_GROUP, READER_GROUP = "librdkafka", "java", "reader"
+MIXED = "mixed"
+KAFKA_NODES = 2
+"""How many nodes of a mixed cluster are Apache Kafka."""
+QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 PER_SECOND = 500.0
 SHORT_S = 25.0
 """The length of one period of faults."""
@@ -86,31 +92,32 @@ class Run:
         descriptors: int = 0,
         silence_max_s: float | None = SILENCE_S,
         secure: bool = False,
+        kafka_nodes: int = KAFKA_NODES,
     ) -> None:
-        """descriptors: the limit of open files of each node; 0 for the limit of this process. silence_max_s: how long
-        acks=all may wait while a majority is healthy; None for no limit. secure: with TLS, logins and ACLs."""
+        """kind: KPYBROKER, KAFKA or MIXED. descriptors: the limit of open files of each kpybroker node, because a JVM
+        needs more; 0 for the limit of this process. silence_max_s: how long acks=all may wait while a majority is
+        healthy; None for no limit. secure: with TLS, logins and ACLs. kafka_nodes: how many brokers of a mixed cluster
+        are Apache Kafka, and how many of the separate controllers."""
         self._told = told
         self._seed = seed
         self._secured = company.secured(directory / "secured") if secure else None
         self._silence_max_s = silence_max_s
         self.history = History(on_incident=lambda text: told(f"INCIDENT {text}"))
         self.links = Links()
-        jvm = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") if kind == "kafka" else ()
+        self._descriptors = descriptors
         self.cluster = Cluster(
-            kind,
+            KPYBROKER if kind == KPYBROKER else KAFKA,
             controllers=controllers,
             directory=directory,
             properties=SETTINGS | (FEW_FILES if descriptors else {}),
             told=self.links.told,
             secured=self._secured,
-            jvm=jvm,
+            jvm=QUICK_JVM,
         )
+        self._replaced = replaced(self.cluster, kafka_nodes, seed) if kind == MIXED else []
         self.disks = SlowDisks(directory)
         if not self.disks.is_available:
             told("no slow disks: there is no C compiler")
-        for node in self.cluster.nodes.values():
-            node.added_environment = self.disks.environment(node.node_id, node.data)
-            node.descriptors = descriptors
         self.places = [Place(TOPIC, partition) for partition in range(PARTITIONS)]
         self.nemesis = Nemesis(
             self.cluster, self.links, self.history, self.places, seed, told, self.disks, self._dial_as_hostile
@@ -119,6 +126,12 @@ class Run:
         if self._secured is not None:
             self._company = Company(self.cluster, self._secured, self.history, self.nemesis)
         self.report = Report()
+
+    @property
+    def kinds(self) -> dict[int, str]:
+        """Node id -> the kind of the node under load."""
+        nodes = self.cluster.nodes
+        return {node_id: KPYBROKER if node_id in self._replaced else node.name for node_id, node in nodes.items()}
 
     def play(self, for_s: float) -> Report:
         """Inject faults for about `for_s` seconds, then check. Raises NotStarted."""
@@ -142,11 +155,7 @@ class Run:
     # ---- start
 
     def _start(self) -> None:
-        for node in self.cluster.nodes.values():
-            node.spawn()
-            self.links.up(node.node_id, node.pid)
-        for node in self.cluster.nodes.values():
-            node.await_ready()
+        self._start_nodes()
         bootstrap = self.cluster.bootstrap
         admin = self._admin()
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(60)
@@ -179,6 +188,18 @@ class Run:
         everything = [(place, number) for place in self.places for number in (1, 2, 3)]
         self._until(lambda: self.history.has_acknowledged(everything), "not every producer has written")
         self._watch = Watch(self.history, addresses, self.places, self._door(company.OBSERVER))
+
+    def _start_nodes(self) -> None:
+        for node_id in self._replaced:
+            self.cluster.nodes[node_id].prepare()  # Apache Kafka formats the directory: the features are at its levels
+            self.cluster.become(KPYBROKER, node_id)
+        for node in self.cluster.nodes.values():
+            node.added_environment = self.disks.environment(node.node_id, node.data)
+            node.descriptors = self._descriptors if node.name == KPYBROKER else 0
+            node.spawn()
+            self.links.up(node.node_id, node.pid)
+        for node in self.cluster.nodes.values():
+            node.await_ready()
 
     def _admin(self, user: str | None = None) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.cluster.bootstrap, **QUICK, **self._client(user)})
@@ -300,9 +321,13 @@ class Run:
         return []
 
     def _compare_logs(self) -> list[Violation]:
-        codes = self.cluster.stop()
-        wanted = {0, 143}
-        found = [Violation(Kind.INCIDENT, f"a node stopped with {code}") for code in codes if code not in wanted]
+        kinds = [node.name for node in self.cluster.nodes.values() if node.running]
+        ended = zip(kinds, self.cluster.stop(), strict=True)
+        found = [
+            Violation(Kind.INCIDENT, f"a node of {kind} stopped with {code}")
+            for kind, code in ended
+            if code != EXIT_CODES[kind]
+        ]
         for place in self.places:
             replicas = {}
             for node in self.cluster.brokers:
@@ -311,6 +336,15 @@ class Run:
             found += [Violation(Kind.CHANGED, text) for text in agree(place, replicas)]
             self.history.incarnations[place] = Incarnations.of_log(next(iter(replicas.values())))
         return found
+
+
+def replaced(cluster: Cluster, kafka_nodes: int, seed: int) -> list[int]:
+    """Draw the nodes that become kpybroker: all but `kafka_nodes` of the brokers, and of the separate
+    controllers."""
+    random = Random(seed)
+    separate = [node for node in cluster.controllers if not node.seat.is_broker]
+    drawn = [random.sample(nodes, max(len(nodes) - kafka_nodes, 0)) for nodes in (cluster.brokers, separate)]
+    return [node.node_id for nodes in drawn for node in nodes]
 
 
 def _acknowledged_since(producer: Production | JavaLoad, began_s: float) -> Callable[[], bool]:
