@@ -15,6 +15,7 @@ from oracle.takeover import KAFKA, KPYBROKER
 
 FULL_MINUTES = 20
 DESCRIPTORS = 256
+ERRORS_SHOWN = 30
 FULL = {"kills": 50, "partitions": 25, "slow disks": 20, "acknowledged": 800_000}
 """The minimum figures that a run of FULL_MINUTES must reach."""
 
@@ -101,6 +102,8 @@ def show(console: Console, report: Report, missing: list[str]) -> None:
         console.print(f"{report.shared:,} records accepted by the share group")
     if report.repeated:
         console.print(f"{report.repeated} records repeated in a new producer epoch, as clients may do (KIP-360)")
+    for (kind, error), count in report.errors.most_common(ERRORS_SHOWN):
+        console.print(f"{kind} logged {count} times: {error}", markup=False)
     for what in missing:
         console.print(f"too few faults: {what}")
     for violation in report.violations:

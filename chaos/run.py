@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from chaos.incarnations import Incarnations
 from chaos.java import JavaLoad
 from chaos.librdkafka import QUICK, Member, Production, Settings, key_in, read_all
 from chaos.links import Links
+from chaos.logged import logged_errors
 from chaos.nemesis import Nemesis
 from chaos.probe import PARTITIONS as PROBED
 from chaos.probe import SILENCE_S, Probe
@@ -76,6 +78,8 @@ class Report:
     """The number of responses to logins with the guest's passwords, which are valid at times."""
     changes: int = 0
     """Changes of rights and passwords that were made."""
+    errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Errors that the nodes have logged, by kind of node and text. They are no violations."""
     violations: list[Violation] = field(default_factory=list)
 
 
@@ -295,6 +299,7 @@ class Run:
         self._told("reading all records")
         found = self._read_everything() + self._compare_logs()
         self.report.violations = found + violations(self.history)
+        self.report.errors = logged_errors(self.cluster.nodes.values())
         self.report.repeated = repeated(self.history)
         self.report.acknowledged = self.history.acknowledged
         self.report.read = sum(len(one) for one in self.history.reads.values())
