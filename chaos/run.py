@@ -40,6 +40,9 @@ MIXED = "mixed"
 KAFKA_NODES = 2
 """How many nodes of a mixed cluster are Apache Kafka."""
 QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+HEAP = "1536m"
+"""Apache Kafka allocates what a frame announces, and hostile clients announce up to 960 MB at a time (3 faults of 8
+clients with 40 MB each)."""
 PER_SECOND = 500.0
 SHORT_S = 25.0
 """The length of one period of faults."""
@@ -116,6 +119,7 @@ class Run:
             properties=SETTINGS | (FEW_FILES if descriptors else {}),
             told=self.links.told,
             secured=self._secured,
+            heap=HEAP,
             jvm=QUICK_JVM,
         )
         self._replaced = replaced(self.cluster, kafka_nodes, seed) if kind == MIXED else []
@@ -194,9 +198,10 @@ class Run:
         self._watch = Watch(self.history, addresses, self.places, self._door(company.OBSERVER))
 
     def _start_nodes(self) -> None:
-        for node_id in self._replaced:
-            self.cluster.nodes[node_id].prepare()  # Apache Kafka formats the directory: the features are at its levels
-            self.cluster.become(KPYBROKER, node_id)
+        for node in self.cluster.nodes.values():
+            node.prepare()
+        if self._replaced:  # on directories that Apache Kafka has formatted: the features are at its levels
+            self.cluster.become(KPYBROKER, *self._replaced)
         for node in self.cluster.nodes.values():
             node.added_environment = self.disks.environment(node.node_id, node.data)
             node.descriptors = self._descriptors if node.name == KPYBROKER else 0
