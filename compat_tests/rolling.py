@@ -6,10 +6,11 @@ addresses. Every record's value is a number, in the order of its partition.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +26,30 @@ ABORTED_EVERY = 4
 
 Row = tuple[int, int]
 """Offset and number of a record."""
+
+
+class Silence:
+    """The longest time between two answers, in seconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._heard_s: dict[object, float] = {}
+        self._longest_s = 0.0
+
+    def heard(self, place: object = None) -> None:
+        """Note an answer. The silences of different places are measured apart."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._longest_s = max(self._longest_s, now_s - self._heard_s.get(place, now_s))
+            self._heard_s[place] = now_s
+
+    def take(self) -> float:
+        """The longest silence since the last call, or since the first answer, including one that still lasts."""
+        now_s = time.monotonic()
+        with self._lock:
+            found_s = max([self._longest_s, *(now_s - heard_s for heard_s in self._heard_s.values())])
+            self._longest_s = 0.0
+        return found_s
 
 
 class Worker(ABC):
@@ -70,8 +95,11 @@ class Stream(Worker):
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__()
-        self.acknowledged: dict[int, list[Row]] = defaultdict(list)
-        """By partition."""
+        self.acknowledged: dict[int, list[tuple[int | None, int]]] = defaultdict(list)
+        """By partition. The offset is None if librdkafka does not know it: the broker has refused a retry as a
+        duplicate of a batch that it no longer remembers."""
+        self.silence = Silence()
+        """Between two acknowledgements of a partition."""
         self._topic = topic
         self._number = 0
         self._producer = Producer(
@@ -86,6 +114,7 @@ class Stream(Worker):
 
     def _delivered(self, error: KafkaError | None, record: Message) -> None:
         assert error is None, error
+        self.silence.heard(record.partition())
         self.acknowledged[record.partition()].append((record.offset(), int(record.value())))
 
     def finish(self) -> None:
@@ -98,10 +127,13 @@ class Stream(Worker):
     def check(self, stored: dict[int, list[Row]]) -> None:
         """Every acknowledged record is stored at its offset, and the numbers of a partition are in order, each once."""
         for partition, rows in self.acknowledged.items():
-            lost = sorted(set(rows) - set(stored[partition]))
-            assert not lost, f"{self._topic}-{partition} ends at {stored[partition][-1:]} and has lost {lost}"
-            numbers = [number for _, number in stored[partition]]
-            assert numbers == sorted(set(numbers)), f"{self._topic}-{partition}: repeated or out of order"
+            place, found = f"{self._topic}-{partition}", stored[partition]
+            numbers = [number for _, number in found]
+            lost = sorted({number for _, number in rows} - set(numbers))
+            assert not lost, f"{place} ends at {found[-1:]} and has lost {lost}"
+            elsewhere = {row for row in rows if row[0] is not None} - set(found)
+            assert not elsewhere, f"{place}: not stored where it was acknowledged: {elsewhere}"
+            assert numbers == sorted(set(numbers)), f"{place}: repeated or out of order"
 
 
 class Group(Worker):
@@ -173,7 +205,7 @@ class Group(Worker):
         assert self.assignments == 1, f"{self.name} was assigned its partitions {self.assignments} times"
         for partition, rows in stored.items():
             read = self.read[partition]
-            missing, again = sorted(set(rows) - set(read)), sorted(row for row in set(read) if read.count(row) > 1)
+            missing, again = sorted(set(rows) - set(read)), sorted((Counter(read) - Counter(set(read))).keys())
             assert read == rows, f"{self.name}, partition {partition}: not read: {missing}; read again: {again}"
 
 
@@ -248,8 +280,9 @@ class Transactions(Worker):
             assert seen == self.committed, f"{self._topic}-{partition}: {set(seen) ^ set(self.committed)}"
 
 
-def read_all(bootstrap: str, topic: str) -> dict[int, list[Row]]:
-    """All committed records of a topic, by partition."""
+def read_all(bootstrap: str, topic: str, *, prefix: str = "", at_least: int = 0) -> dict[int, list[Row]]:
+    """All committed records of a topic, by partition, whose values are numbers behind a prefix. Waits until there are
+    `at_least` records."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -260,20 +293,31 @@ def read_all(bootstrap: str, topic: str) -> dict[int, list[Row]]:
             **QUIET,
         }
     )
-    found: dict[int, list[Row]] = {}
-    for partition in range(PARTITIONS):
-        consumer.assign([TopicPartition(topic, partition, 0)])
-        rows = found[partition] = []
-        deadline = time.monotonic() + PATIENCE_S
-        is_at_end = False
-        while not is_at_end:
-            assert time.monotonic() < deadline, f"{topic}-{partition} cannot be read up to its end"
-            for record in consumer.consume(1000, 0.5):
-                error = record.error()
-                if error is None:
-                    rows.append((record.offset(), int(record.value())))
-                else:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    is_at_end = True
-    consumer.close()
+    with contextlib.closing(consumer):
+        deadline_s = time.monotonic() + 3 * PATIENCE_S
+        found: dict[int, list[Row]] = {partition: [] for partition in range(PARTITIONS)}
+        nexts = dict.fromkeys(found, 0)
+        for partition, rows in found.items():
+            nexts[partition] = _read_on(consumer, TopicPartition(topic, partition, 0), rows, prefix)
+        while sum(map(len, found.values())) < at_least and time.monotonic() < deadline_s:
+            for partition, rows in found.items():
+                place = TopicPartition(topic, partition, nexts[partition])
+                nexts[partition] = _read_on(consumer, place, rows, prefix)
     return found
+
+
+def _read_on(consumer: Consumer, place: TopicPartition, rows: list[Row], prefix: str) -> int:
+    """Read a partition from an offset to its end. Returns the offset at which the reading ended."""
+    end = consumer.get_watermark_offsets(place, PATIENCE_S)[1]  # a new leader answers when it knows it
+    consumer.assign([place])
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        for record in consumer.consume(1000, 0.5):
+            error = record.error()
+            if error is None:
+                rows.append((record.offset(), int(record.value().decode().removeprefix(prefix))))
+                continue
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            if record.offset() >= end:  # a new leader may not know at first how far it was acknowledged
+                return int(record.offset())
+    raise AssertionError(f"{place.topic}-{place.partition} cannot be read up to its end")

@@ -17,8 +17,8 @@ SEEDS = range(300)
 AT_ONCE = 2.6
 """The limit on the average number of actors per seed, so that they do not make seeds much slower."""
 
-SHORT_SEED = 273
-"""A seed with few faults and no transactions."""
+SEED = 101
+"""A seed in which every actor finds something to do."""
 
 
 def test_each_actor_takes_part_in_some_seeds_and_few_at_once() -> None:
@@ -62,7 +62,7 @@ def test_an_actors_participation_does_not_change_the_draws_of_others() -> None:
     ids=["replicas", "admin requests"],
 )
 def test_actors_do_their_work_and_keep_the_contract(shows: dict[str, str]) -> None:
-    setup = with_actors(setup_of(SHORT_SEED, brokers=3), tuple(shows), only=True)
+    setup = with_actors(setup_of(SEED, brokers=3), tuple(shows), only=True)
     assert set(setup.actors) == set(shows)
     outcome = Simulation(setup).run()
     assert outcome.breaches == []

@@ -148,9 +148,11 @@ class State(NamedTuple):
 
     @property
     def told_high_watermark(self) -> int:
-        """The high watermark for the replicas; -1 until this leader has committed a record of its epoch. Until then, its
-        own may be lower than one that a replica knows from the leader before, and Apache Kafka ends its process when the
-        high watermark goes back."""
+        """The high watermark for the replicas; -1 until this leader has committed a record of its epoch.
+
+        Until then, its own may be lower than the one that a replica knows from the leader before. Apache Kafka ends its
+        process when it is told a lower one.
+        """
         return self.high_watermark if self.high_watermark > self.epoch_start else -1
 
     @property

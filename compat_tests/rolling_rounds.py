@@ -1,0 +1,240 @@
+"""Replaces three combined nodes of Apache Kafka, one by one, by kpybroker nodes on the same directories, ports and ids,
+and then back, while clients produce, consume, commit and count. Checks that no record is lost, repeated or reordered,
+that replicas have the same bytes, and that the nodes log no errors of their own.
+
+`python -m compat_tests.rolling_rounds --rounds 10 --java` runs for a long time, and prints the longest silence of the
+clients at each step; the test suite runs one round. With `--to kafka`, each node is replaced by one of its own kind.
+docs/mixed-clusters.md is the page for users.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
+from rich.table import Table
+
+from compat_tests.rolling import PARTITIONS, QUIET, Group, Stream, Transactions, read_all
+from compat_tests.rolling_java import Copier, Counts
+from compat_tests.streams_rounds import PARTITIONS as COUNTED_PARTITIONS
+from compat_tests.streams_rounds import PROTOCOLS, SINK, SOURCE
+from oracle.cluster import Cluster
+from oracle.takeover import EXIT_CODES, KAFKA, KPYBROKER
+
+LOAD, COPIES, JAVA_COPIES = "load", "copies", "java-copies"
+INTERNAL = ("__consumer_offsets", "__transaction_state")
+WAYS = ("stop", "kill9")
+SETTINGS = {
+    "transaction.state.log.num.partitions": "5",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "auto.create.topics.enable": "false",
+}
+QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+FEATURES = {
+    "eligible.leader.replicas.version": "1",
+    "group.version": "1",
+    "metadata.version": "4.3-IV0",
+    "share.version": "1",
+    "streams.version": "1",
+    "transaction.version": "2",
+}
+"""The levels that Apache Kafka 4.3's `kafka-storage format` finalizes, besides kraft.version."""
+ENTRY = re.compile(r"^\[[\d\-: ,]+\] (?:ERROR|FATAL) (.*\n.*)$", re.MULTILINE)
+"""An error, with the first line of its stack trace."""
+KAFKAS_OWN = re.compile(
+    r"Unexpected error handling request .* BrokerHeartbeatRequestData"  # a new leader that is not active yet
+    r"|Coordinator loader is closed"  # it stops while it loads
+    r"|The write event Timeout.*requests intended only for the leader"  # it no longer leads the group's partition
+    r"|Error processing append operation .*\n.*OutOfOrderSequence"  # it was not the leader yet for an earlier request
+    r"|Exception when handling request .*\n.*ErrorMeter"  # it answers a request while it stops
+    r"|Exceptionally slow controller event|event queue overloaded|[Tt]imed out|TimeoutException"  # a slow machine
+)
+"""Refusals that brokers and clients repeat while a leader changes, the end of a node, and effects of a slow machine."""
+
+
+class Step(NamedTuple):
+    """The replacement of a node."""
+
+    node_id: int
+    kind: str
+    """The node's kind from now on."""
+    took_s: float
+    """Until every replica was in sync again."""
+    silence_s: float
+    """The longest time without an acknowledgement for a partition, for librdkafka."""
+    java_silence_s: float | None
+    """The longest time between two transactions of the Java copier."""
+
+
+@contextlib.contextmanager
+def kafka_cluster(*, dynamic: bool, directory: Path | None = None) -> Iterator[Cluster]:
+    """Three nodes of Apache Kafka, each a broker and a voter. The voters are static or dynamic."""
+    with Cluster(KAFKA, grows=dynamic, properties=SETTINGS, jvm=QUICK_JVM, directory=directory) as cluster:
+        for node_id in (2, 3) if dynamic else ():
+            file = cluster.nodes[node_id].directory / "server.properties"
+            cluster.tool("kafka-metadata-quorum", "--command-config", str(file), "add-controller").ok()
+        yield cluster
+
+
+def features(cluster: Cluster) -> dict[str, str]:
+    """The finalized level of each feature, as Kafka's tool prints it."""
+    told = cluster.tool("kafka-features", "describe").ok()
+    return dict(re.findall(r"^Feature: (\S+).*FinalizedVersionLevel: (\S+)", told, re.MULTILINE))
+
+
+def logged_errors(cluster: Cluster, allowed: re.Pattern[str] = KAFKAS_OWN) -> list[str]:
+    """The errors in the output of all nodes, of either kind, apart from those that are allowed."""
+    found = []
+    for node in cluster.nodes.values():
+        text = node.output.read_text(errors="replace")
+        found += [f"{node.node_id}: {line}" for line in ENTRY.findall(text) if not allowed.search(line)]
+        found += [f"{node.node_id}: {line}" for line in text.splitlines() if re.search(r" (ERROR|CRITICAL) kpy", line)]
+        found += [f"{node.node_id}: {line}" for line in text.splitlines() if line.startswith("Traceback")]
+    return found
+
+
+def files_of(data: Path, topic: str, partition: int) -> bytes:
+    """All batches of a replica. Where one segment ends and the next begins, the nodes may differ."""
+    return b"".join(file.read_bytes() for file in sorted((data / f"{topic}-{partition}").glob("*.log")))
+
+
+def create_topics(cluster: Cluster, *topics: str) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    counted = {SOURCE: COUNTED_PARTITIONS, SINK: COUNTED_PARTITIONS}
+    wanted = [NewTopic(topic, counted.get(topic, PARTITIONS), 3) for topic in topics]
+    for created in admin.create_topics(wanted, operation_timeout=30).values():
+        created.result(30)
+    cluster.await_in_sync(*topics)
+
+
+class Rolling:
+    """The replacements of a cluster's nodes, under load.
+
+    how: one of WAYS. java: the group.protocol of a Kafka Streams application, which then runs beside a copier with the
+    Java client; None for clients of librdkafka alone.
+    """
+
+    def __init__(self, cluster: Cluster, *, how: str = "stop", java: str | None = None) -> None:
+        self.cluster = cluster
+        self.how = how
+        self.topics = (LOAD, COPIES) if java is None else (LOAD, COPIES, JAVA_COPIES, SOURCE, SINK)
+        create_topics(cluster, *self.topics)
+        bootstrap = cluster.bootstrap
+        self.transactions = Transactions(bootstrap, COPIES, "copier")
+        self.groups = [
+            Group(bootstrap, LOAD, "classic", {"session.timeout.ms": 30_000, "group.instance.id": "one"}),
+            Group(bootstrap, LOAD, "consumer", {"group.protocol": "consumer"}),
+        ]
+        self.stream = Stream(bootstrap, LOAD)
+        self.copier = None if java is None else Copier(bootstrap, LOAD, JAVA_COPIES)
+        self.counts = None if java is None else Counts(bootstrap, cluster.directory, java)
+
+    def play(self, rounds: int = 1, kinds: tuple[str, ...] = (KPYBROKER, KAFKA)) -> Iterator[Step]:
+        """Replace each node by one of each kind in turn, and check the records afterwards."""
+        before = features(self.cluster)
+        assert FEATURES.items() <= before.items()
+        with contextlib.ExitStack() as programs:
+            if self.copier is not None and self.counts is not None:
+                programs.enter_context(self.copier)
+                programs.enter_context(self.counts.program)
+                self.counts.await_running()
+            with self._clients():
+                for kind in kinds * rounds:
+                    for node_id in self.cluster.nodes:
+                        yield self._step(node_id, kind)
+                        assert features(self.cluster) == before
+            self._check_records()
+
+    @contextlib.contextmanager
+    def _clients(self) -> Iterator[None]:
+        """The stream ends first, so that the groups can read it all."""
+        clients = [self.transactions, *self.groups, *([] if self.counts is None else [self.counts]), self.stream]
+        with contextlib.ExitStack() as running:
+            for client in clients:
+                running.enter_context(client)
+            yield
+
+    def _step(self, node_id: int, kind: str) -> Step:
+        """Replace a node, and wait until it is in sync and all others are. A transaction is open meanwhile."""
+        cluster, node = self.cluster, self.cluster.nodes[node_id]
+        begun, begun_s = self.stream.count, time.monotonic()
+        self.stream.silence.take()
+        if self.copier is not None:
+            self.copier.silence.take()
+        self.transactions.open()
+        if self.how == "kill9":
+            node.kill9()
+        else:
+            assert node.stop() == EXIT_CODES[node.name]
+        cluster.become(kind, node_id)
+        cluster.nodes[node_id].start()
+        cluster.await_in_sync(*self.topics, *INTERNAL)
+        cluster.await_voters()
+        self.transactions.close()
+        assert self.stream.count > begun
+        java_s = None if self.copier is None else self.copier.silence.take()
+        return Step(node_id, kind, time.monotonic() - begun_s, self.stream.silence.take(), java_s)
+
+    def _check_records(self) -> None:
+        """Every acknowledged record is stored, once and in order, and every reader has read it once."""
+        stored = {topic: read_all(self.cluster.bootstrap, topic) for topic in (LOAD, COPIES)}
+        self.stream.check(stored[LOAD])
+        self.transactions.check(stored[COPIES])
+        for group in self.groups:
+            group.check(stored[LOAD])
+        if self.copier is not None and self.counts is not None:
+            self.copier.check(stored[LOAD])
+            self.counts.check()
+
+    def check_replicas(self) -> None:
+        """Stop all nodes cleanly. The replicas of each partition have the same bytes."""
+        assert set(self.cluster.stop()) == {EXIT_CODES[self.cluster.kind]}
+        for topic in self.topics:
+            for partition in range(COUNTED_PARTITIONS if topic in (SOURCE, SINK) else PARTITIONS):
+                first, *others = (files_of(node.data, topic, partition) for node in self.cluster.brokers)
+                assert first or topic == SINK
+                assert all(other == first for other in others), f"{topic}-{partition} differs"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--how", choices=WAYS, default="stop")
+    parser.add_argument("--dynamic", action="store_true", help="voters of KIP-853")
+    parser.add_argument("--java", action="store_true", help="also run a Java copier and Kafka Streams")
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="classic", help="group.protocol of Kafka Streams")
+    parser.add_argument("--to", choices=(KPYBROKER, KAFKA), default=KPYBROKER)
+    arguments = parser.parse_args()
+    console = Console()
+    table = Table("step", "node", "becomes", "in sync after, s", "longest silence, s", "Java's, s")
+    directory = Path(tempfile.mkdtemp(prefix="rolling-"))
+    with kafka_cluster(dynamic=arguments.dynamic, directory=directory) as cluster:
+        rolling = Rolling(cluster, how=arguments.how, java=arguments.protocol if arguments.java else None)
+        try:
+            for number, step in enumerate(rolling.play(arguments.rounds, (arguments.to, KAFKA)), 1):
+                row = (str(number), str(step.node_id), step.kind, f"{step.took_s:.1f}", f"{step.silence_s:.1f}")
+                table.add_row(*row, "" if step.java_silence_s is None else f"{step.java_silence_s:.1f}")
+                console.print(*row)
+            rolling.check_replicas()
+        except AssertionError as broken:
+            console.print(f"[red]broken[/red]; see {directory}: {broken}")
+            return 1
+        finally:
+            console.print(table)
+            console.print(f"records: {rolling.stream.count:,}")
+            console.print("\n".join(sorted(set(logged_errors(cluster)))), markup=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
