@@ -12,6 +12,7 @@ REPLICAS ?= 3
 JOBS ?= 1
 MINUTES ?= 20
 TARGET ?= kpybroker
+KAFKA ?= 2
 RUNTIME = $(BIN)/pip install --quiet --editable
 NEXT_PYSPARK := 4.3.0
 NEXT_SPARK := .cache/pyspark-$(NEXT_PYSPARK)
@@ -80,8 +81,8 @@ bench-plot: $(VENV)/ready                 ## draw bench/results/history.svg: eac
 kill: $(VENV)/ready                       ## 200 rounds of kill -9
 	$(BIN)/python -m compat_tests.kill_rounds --rounds 200
 
-chaos: prerequisites                      ## faults on three real nodes: make chaos MINUTES=20 TARGET=kpybroker SECURE=--secure
-	$(BIN)/python -m chaos --minutes $(MINUTES) --target $(TARGET) $(SECURE)
+chaos: prerequisites                      ## faults on three real nodes: make chaos MINUTES=20 TARGET=kpybroker SECURE=--secure, TARGET=mixed KAFKA=2
+	$(BIN)/python -m chaos --minutes $(MINUTES) --target $(TARGET) --kafka $(KAFKA) $(SECURE)
 
 sim: $(VENV)/ready                        ## seeds of simulated faults: make sim SEEDS=1000 FIRST=0
 	$(BIN)/python -m kpybroker.sim --seeds $(SEEDS) --first $(FIRST) --brokers $(BROKERS) --replicas $(REPLICAS) --jobs $(JOBS)

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from chaos.run import Report, Run, not_done
+from chaos.run import KAFKA_NODES, MIXED, Report, Run, not_done
+from oracle.takeover import KAFKA, KPYBROKER
 
 FULL_MINUTES = 20
 DESCRIPTORS = 256
+ERRORS_SHOWN = 30
 FULL = {"kills": 50, "partitions": 25, "slow disks": 20, "acknowledged": 800_000}
 """The minimum figures that a run of FULL_MINUTES must reach."""
 
@@ -22,13 +24,22 @@ def main(arguments: list[str] | None = None) -> int:
     """Run, and return the exit status: 0 without a violation, else 1."""
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--target", choices=("kpybroker", "kafka"), default="kpybroker")
+    parser.add_argument("--target", choices=(KPYBROKER, KAFKA, MIXED), default=KPYBROKER)
+    parser.add_argument(
+        "--kafka",
+        type=int,
+        default=KAFKA_NODES,
+        help=f"number of nodes of a mixed cluster that are Apache Kafka ({KAFKA_NODES})",
+    )
     parser.add_argument(
         "--controllers", type=int, default=0, help="number of separate controllers (0: brokers are controllers)"
     )
     parser.add_argument("--seed", type=int, default=None, help="seed of the faults (default: random)")
     parser.add_argument(
-        "--descriptors", type=int, default=None, help="limit of open files of each node (256; 0: no limit)"
+        "--descriptors",
+        type=int,
+        default=DESCRIPTORS,
+        help=f"limit of open files of each kpybroker node ({DESCRIPTORS}; 0: no limit)",
     )
     parser.add_argument("--secure", action="store_true", help="TLS, logins and ACLs, and faults that concern them")
     parser.add_argument("--keep", action="store_true", help="always keep the nodes' directories and logs")
@@ -50,10 +61,18 @@ def main(arguments: list[str] | None = None) -> int:
                 if line.startswith(("calm", "INCIDENT")):
                     console.print(f"{at_s:6.0f} s  {line}; {counted}")
 
-        descriptors = given.descriptors
-        if descriptors is None:
-            descriptors = DESCRIPTORS if given.target == "kpybroker" else 0  # a JVM needs more
-        run = Run(given.target, seed, directory, told, given.controllers, descriptors, secure=given.secure)
+        run = Run(
+            given.target,
+            seed,
+            directory,
+            told,
+            given.controllers,
+            given.descriptors,
+            secure=given.secure,
+            kafka_nodes=given.kafka,
+        )
+        kinds = ", ".join(f"{node_id} {kind}" for node_id, kind in run.kinds.items())
+        console.print(f"nodes: {kinds}")
         report = run.play(given.minutes * 60)
     missing = not_done(report, FULL) if given.minutes >= FULL_MINUTES else []
     show(console, report, missing)
@@ -83,6 +102,8 @@ def show(console: Console, report: Report, missing: list[str]) -> None:
         console.print(f"{report.shared:,} records accepted by the share group")
     if report.repeated:
         console.print(f"{report.repeated} records repeated in a new producer epoch, as clients may do (KIP-360)")
+    for (kind, error), count in report.errors.most_common(ERRORS_SHOWN):
+        console.print(f"{kind} logged {count} times: {error}", markup=False)
     for what in missing:
         console.print(f"too few faults: {what}")
     for violation in report.violations:

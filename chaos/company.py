@@ -21,6 +21,7 @@ from oracle.administration import DENY, LITERAL, PREFIXED, Acl, create, delete, 
 from oracle.asking import Conversation, Door
 from oracle.cluster import Cluster, ClusterNode
 from oracle.secured import NODE, ROOT, Secured
+from oracle.takeover import KAFKA
 
 WRITER, READER, JAVA, OBSERVER, HOSTILE = "writer", "reader", "java", "observer", "hostile"
 USERS = {
@@ -183,7 +184,7 @@ class Company:
 
     def _say_that_it_is_renewed(self, node: ClusterNode) -> None:
         """Apache Kafka reads a store again only when its location is set again (KIP-226)."""
-        if self._cluster.kind != "kafka":
+        if node.name != KAFKA:
             return
         prefix = f"listener.name.{self._secured.listener.lower()}.ssl.keystore"
         rows = {f"{prefix}.type": "PEM", f"{prefix}.location": str(self._secured.store(node.node_id))}

@@ -135,7 +135,7 @@ class Nemesis:
         for node in self._cluster.nodes.values():
             if node.node_id not in self._down and not node.running:
                 said = node.output.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
-                self._history.incident(f"node {node.node_id} exited by itself: {said}")
+                self._history.incident(f"node {node.node_id} ({node.name}) exited by itself: {said}")
                 self._links.down(node.node_id)
                 self._start(node)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -20,6 +22,7 @@ from chaos.incarnations import Incarnations
 from chaos.java import JavaLoad
 from chaos.librdkafka import QUICK, Member, Production, Settings, key_in, read_all
 from chaos.links import Links
+from chaos.logged import logged_errors
 from chaos.nemesis import Nemesis
 from chaos.probe import PARTITIONS as PROBED
 from chaos.probe import SILENCE_S, Probe
@@ -29,9 +32,17 @@ from chaos.trials import SPARE
 from chaos.watch import Watch
 from oracle.asking import Conversation, Door
 from oracle.cluster import CLIENTS, Cluster
+from oracle.takeover import EXIT_CODES, KAFKA, KPYBROKER
 
 TOPIC, PARTITIONS = "chaos", 6
 GROUP, JAVA_GROUP, READER_GROUP = "librdkafka", "java", "reader"
+MIXED = "mixed"
+KAFKA_NODES = 2
+"""How many nodes of a mixed cluster are Apache Kafka."""
+QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+HEAP = "1536m"
+"""Apache Kafka allocates what a frame announces, and hostile clients announce up to 960 MB at a time (3 faults of 8
+clients with 40 MB each)."""
 PER_SECOND = 500.0
 SHORT_S = 25.0
 """The length of one period of faults."""
@@ -70,6 +81,8 @@ class Report:
     """The number of responses to logins with the guest's passwords, which are valid at times."""
     changes: int = 0
     """Changes of rights and passwords that were made."""
+    errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Errors that the nodes have logged, by kind of node and text. They are no violations."""
     violations: list[Violation] = field(default_factory=list)
 
 
@@ -86,31 +99,33 @@ class Run:
         descriptors: int = 0,
         silence_max_s: float | None = SILENCE_S,
         secure: bool = False,
+        kafka_nodes: int = KAFKA_NODES,
     ) -> None:
-        """descriptors: the limit of open files of each node; 0 for the limit of this process. silence_max_s: how long
-        acks=all may wait while a majority is healthy; None for no limit. secure: with TLS, logins and ACLs."""
+        """kind: KPYBROKER, KAFKA or MIXED. descriptors: the limit of open files of each kpybroker node, because a JVM
+        needs more; 0 for the limit of this process. silence_max_s: how long acks=all may wait while a majority is
+        healthy; None for no limit. secure: with TLS, logins and ACLs. kafka_nodes: how many brokers of a mixed cluster
+        are Apache Kafka, and how many of the separate controllers."""
         self._told = told
         self._seed = seed
         self._secured = company.secured(directory / "secured") if secure else None
         self._silence_max_s = silence_max_s
         self.history = History(on_incident=lambda text: told(f"INCIDENT {text}"))
         self.links = Links()
-        jvm = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") if kind == "kafka" else ()
+        self._descriptors = descriptors
         self.cluster = Cluster(
-            kind,
+            KPYBROKER if kind == KPYBROKER else KAFKA,
             controllers=controllers,
             directory=directory,
             properties=SETTINGS | (FEW_FILES if descriptors else {}),
             told=self.links.told,
             secured=self._secured,
-            jvm=jvm,
+            heap=HEAP,
+            jvm=QUICK_JVM,
         )
+        self._replaced = replaced(self.cluster, kafka_nodes, seed) if kind == MIXED else []
         self.disks = SlowDisks(directory)
         if not self.disks.is_available:
             told("no slow disks: there is no C compiler")
-        for node in self.cluster.nodes.values():
-            node.added_environment = self.disks.environment(node.node_id, node.data)
-            node.descriptors = descriptors
         self.places = [Place(TOPIC, partition) for partition in range(PARTITIONS)]
         self.nemesis = Nemesis(
             self.cluster, self.links, self.history, self.places, seed, told, self.disks, self._dial_as_hostile
@@ -119,6 +134,12 @@ class Run:
         if self._secured is not None:
             self._company = Company(self.cluster, self._secured, self.history, self.nemesis)
         self.report = Report()
+
+    @property
+    def kinds(self) -> dict[int, str]:
+        """Node id -> the kind of the node under load."""
+        nodes = self.cluster.nodes
+        return {node_id: KPYBROKER if node_id in self._replaced else node.name for node_id, node in nodes.items()}
 
     def play(self, for_s: float) -> Report:
         """Inject faults for about `for_s` seconds, then check. Raises NotStarted."""
@@ -142,11 +163,7 @@ class Run:
     # ---- start
 
     def _start(self) -> None:
-        for node in self.cluster.nodes.values():
-            node.spawn()
-            self.links.up(node.node_id, node.pid)
-        for node in self.cluster.nodes.values():
-            node.await_ready()
+        self._start_nodes()
         bootstrap = self.cluster.bootstrap
         admin = self._admin()
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(60)
@@ -179,6 +196,19 @@ class Run:
         everything = [(place, number) for place in self.places for number in (1, 2, 3)]
         self._until(lambda: self.history.has_acknowledged(everything), "not every producer has written")
         self._watch = Watch(self.history, addresses, self.places, self._door(company.OBSERVER))
+
+    def _start_nodes(self) -> None:
+        for node in self.cluster.nodes.values():
+            node.prepare()
+        if self._replaced:  # on directories that Apache Kafka has formatted: the features are at its levels
+            self.cluster.become(KPYBROKER, *self._replaced)
+        for node in self.cluster.nodes.values():
+            node.added_environment = self.disks.environment(node.node_id, node.data)
+            node.descriptors = self._descriptors if node.name == KPYBROKER else 0
+            node.spawn()
+            self.links.up(node.node_id, node.pid)
+        for node in self.cluster.nodes.values():
+            node.await_ready()
 
     def _admin(self, user: str | None = None) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.cluster.bootstrap, **QUICK, **self._client(user)})
@@ -274,6 +304,7 @@ class Run:
         self._told("reading all records")
         found = self._read_everything() + self._compare_logs()
         self.report.violations = found + violations(self.history)
+        self.report.errors = logged_errors(self.cluster.nodes.values())
         self.report.repeated = repeated(self.history)
         self.report.acknowledged = self.history.acknowledged
         self.report.read = sum(len(one) for one in self.history.reads.values())
@@ -300,9 +331,13 @@ class Run:
         return []
 
     def _compare_logs(self) -> list[Violation]:
-        codes = self.cluster.stop()
-        wanted = {0, 143}
-        found = [Violation(Kind.INCIDENT, f"a node stopped with {code}") for code in codes if code not in wanted]
+        kinds = [node.name for node in self.cluster.nodes.values() if node.running]
+        ended = zip(kinds, self.cluster.stop(), strict=True)
+        found = [
+            Violation(Kind.INCIDENT, f"a node of {kind} stopped with {code}")
+            for kind, code in ended
+            if code != EXIT_CODES[kind]
+        ]
         for place in self.places:
             replicas = {}
             for node in self.cluster.brokers:
@@ -311,6 +346,15 @@ class Run:
             found += [Violation(Kind.CHANGED, text) for text in agree(place, replicas)]
             self.history.incarnations[place] = Incarnations.of_log(next(iter(replicas.values())))
         return found
+
+
+def replaced(cluster: Cluster, kafka_nodes: int, seed: int) -> list[int]:
+    """Draw the nodes that become kpybroker: all but `kafka_nodes` of the brokers, and of the separate
+    controllers."""
+    random = Random(seed)
+    separate = [node for node in cluster.controllers if not node.seat.is_broker]
+    drawn = [random.sample(nodes, max(len(nodes) - kafka_nodes, 0)) for nodes in (cluster.brokers, separate)]
+    return [node.node_id for nodes in drawn for node in nodes]
 
 
 def _acknowledged_since(producer: Production | JavaLoad, began_s: float) -> Callable[[], bool]:
