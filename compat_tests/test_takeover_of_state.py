@@ -20,7 +20,9 @@ from kpybroker.wire.rpc import (
     streams_group_heartbeat,
 )
 from oracle.asking import ask
+from oracle.share_scenes import SETTINGS as SETTINGS_OF_SHARES
 from oracle.streams_scenes import NOT_LOADED, passing
+from oracle.streams_scenes import SETTINGS as SETTINGS_OF_STREAMS
 from oracle.takeover import KAFKA, KPYBROKER, Home
 from oracle.target import steady_port
 from oracle.tools import tool
@@ -227,33 +229,41 @@ HEARTBEATS: dict[str, tuple[int, Any, dict[str, Any]]] = {
     ),
 }
 MEMBER_ID = "kpFFS1QrTQ2Kv3sZrBT4tA"
+PARTITIONS = {"ConsumerGroupHeartbeat": 4, "ShareGroupHeartbeat": 4, "StreamsGroupHeartbeat": 3}
 BEATS = 3
 
 
-def beat(home: Home, api: str, epoch: int) -> int:
-    """Send a heartbeat, again until the coordinator has loaded the group. Returns the epoch of the member."""
+def beat(home: Home, api: str, epoch: int) -> Any:
+    """Send a heartbeat, again until the coordinator has loaded the group. Returns the response."""
     version, rpc, facts = HEARTBEATS[api]
     request = rpc.Request(group_id=api, member_id=MEMBER_ID, member_epoch=epoch, **(facts if epoch == 0 else {}))
-    told: list[int] = []
 
-    def is_answered() -> bool:
+    def answered() -> Any:
         wanted = find_coordinator.Request(coordinator_keys=[api])
         ask(home.address, "FindCoordinator", 6, wanted, find_coordinator.Response, PATIENCE_S)
         answer = ask(home.address, api, version, request, rpc.Response, PATIENCE_S)
         assert answer.error_code in (0, *NOT_LOADED), (api, answer.error_code, answer.error_message)
-        told[:] = [answer.member_epoch]
-        return bool(answer.error_code == 0)
+        return None if answer.error_code else answer
 
-    until(is_answered, f"{api} is answered")
-    return told[0]
+    return until(answered, f"{api} is answered")
 
 
-def settled(home: Home, api: str, epoch: int) -> int:
-    """The epoch of the member once it has stayed the same for BEATS heartbeats in a row."""
-    same = 0
-    while same < BEATS:
-        before, epoch = epoch, beat(home, api, epoch)
-        same = same + 1 if epoch == before else 0
+def join(home: Home, api: str) -> int:
+    """Send heartbeats until the member has all partitions. Returns its epoch."""
+    epoch, count = 0, 0
+
+    def has_joined() -> bool:
+        nonlocal epoch, count
+        told = beat(home, api, epoch)
+        epoch = told.member_epoch
+        if api == "StreamsGroupHeartbeat":
+            rows = told.active_tasks or []
+        else:
+            rows = told.assignment.topic_partitions if told.assignment is not None else []
+        count = sum(len(row.partitions) for row in rows) or count
+        return count == PARTITIONS[api]
+
+    until(has_joined, f"the member of {api} has its partitions")
     return epoch
 
 
@@ -261,20 +271,15 @@ def settled(home: Home, api: str, epoch: int) -> int:
 def test_the_epochs_of_groups_stay() -> None:
     """The hash of the topics in the groups' records is that of Apache Kafka: no coordinator of either kind bumps the
     epoch of a consumer group, a share group or a streams group that the other kind has led. The broker is in a rack."""
-    settings = {
-        "broker.rack": "a",
-        "group.share.assignment.interval.ms": "0",
-        "group.consumer.assignment.interval.ms": "0",
-    }
-    with Home(properties=settings) as home:
+    settings = {"broker.rack": "a", "group.consumer.assignment.interval.ms": "0"}
+    with Home(properties=SETTINGS_OF_SHARES | SETTINGS_OF_STREAMS | settings) as home:
         home.start(KAFKA)
-        for topic, partitions in (("wide", "3"), ("one", "1")):
-            tool(
-                "kafka-topics", "--create", "--topic", topic, "--partitions", partitions, bootstrap=home.bootstrap
-            ).ok()
-        epochs = {api: settled(home, api, beat(home, api, 0)) for api in HEARTBEATS}
+        for topic, count in (("wide", "3"), ("one", "1")):
+            tool("kafka-topics", "--create", "--topic", topic, "--partitions", count, bootstrap=home.bootstrap).ok()
+        epochs = {api: join(home, api) for api in HEARTBEATS}
         for kind in (KPYBROKER, KAFKA, KPYBROKER):
             home.stop()
             home.start(kind)
-            assert {api: settled(home, api, epoch) for api, epoch in epochs.items()} == epochs, kind
+            for api, epoch in epochs.items():
+                assert [beat(home, api, epoch).member_epoch for _ in range(BEATS)] == [epoch] * BEATS, (kind, api)
         home.stop()
