@@ -6,12 +6,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compat_tests.changing import until
 from compat_tests.dumps import METADATA
 from compat_tests.word_counts import await_counts, counting, send_lines
+from kpybroker.wire.rpc import (
+    consumer_group_heartbeat,
+    find_coordinator,
+    share_group_heartbeat,
+    streams_group_heartbeat,
+)
+from oracle.asking import ask
+from oracle.share_scenes import SETTINGS as SETTINGS_OF_SHARES
+from oracle.streams_scenes import NOT_LOADED, passing
+from oracle.streams_scenes import SETTINGS as SETTINGS_OF_STREAMS
 from oracle.takeover import KAFKA, KPYBROKER, Home
 from oracle.target import steady_port
 from oracle.tools import tool
@@ -25,6 +36,7 @@ SECURED = {
     "listener.name.named.scram-sha-256.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule "
     "required;",
 }
+PATIENCE_S = 60.0
 LOGIN = """security.protocol=SASL_PLAINTEXT
 sasl.mechanism=SCRAM-SHA-256
 sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="%s" password="%s"%s;
@@ -169,8 +181,7 @@ def test_a_share_group() -> None:
 
 @pytest.mark.full
 def test_a_streams_group(tmp_path: Path) -> None:
-    """The member keeps its tasks on kpybroker and afterwards on Apache Kafka, and its counts continue. The epochs
-    advance, because the brokers compute different hashes of topics."""
+    """The member keeps its tasks on kpybroker and afterwards on Apache Kafka, and its counts continue."""
 
     def member(home: Home) -> list[str]:
         """The row of the only member in the output of kafka-streams-groups, by columns."""
@@ -194,4 +205,81 @@ def test_a_streams_group(tmp_path: Path) -> None:
                 await_counts(home.bootstrap, "counts", wanted, program)
                 assert member(home) == before
             program.stop()
+        home.stop()
+
+
+HEARTBEATS: dict[str, tuple[int, Any, dict[str, Any]]] = {
+    "ConsumerGroupHeartbeat": (
+        1,
+        consumer_group_heartbeat,
+        {"subscribed_topic_names": ["wide", "one"], "rebalance_timeout_ms": 60_000, "topic_partitions": []},
+    ),
+    "ShareGroupHeartbeat": (1, share_group_heartbeat, {"subscribed_topic_names": ["wide", "one"]}),
+    "StreamsGroupHeartbeat": (
+        0,
+        streams_group_heartbeat,
+        {
+            "topology": passing("wide"),
+            "rebalance_timeout_ms": 60_000,
+            "process_id": "p",
+            "active_tasks": [],
+            "standby_tasks": [],
+            "warmup_tasks": [],
+        },
+    ),
+}
+MEMBER_ID = "kpFFS1QrTQ2Kv3sZrBT4tA"
+PARTITIONS = {"ConsumerGroupHeartbeat": 4, "ShareGroupHeartbeat": 4, "StreamsGroupHeartbeat": 3}
+BEATS = 3
+
+
+def beat(home: Home, api: str, epoch: int) -> Any:
+    """Send a heartbeat, again until the coordinator has loaded the group. Returns the response."""
+    version, rpc, facts = HEARTBEATS[api]
+    request = rpc.Request(group_id=api, member_id=MEMBER_ID, member_epoch=epoch, **(facts if epoch == 0 else {}))
+
+    def answered() -> Any:
+        wanted = find_coordinator.Request(coordinator_keys=[api])
+        ask(home.address, "FindCoordinator", 6, wanted, find_coordinator.Response, PATIENCE_S)
+        answer = ask(home.address, api, version, request, rpc.Response, PATIENCE_S)
+        assert answer.error_code in (0, *NOT_LOADED), (api, answer.error_code, answer.error_message)
+        return None if answer.error_code else answer
+
+    return until(answered, f"{api} is answered")
+
+
+def join(home: Home, api: str) -> int:
+    """Send heartbeats until the member has all partitions. Returns its epoch."""
+    epoch, count = 0, 0
+
+    def has_joined() -> bool:
+        nonlocal epoch, count
+        told = beat(home, api, epoch)
+        epoch = told.member_epoch
+        if api == "StreamsGroupHeartbeat":
+            rows = told.active_tasks or []
+        else:
+            rows = told.assignment.topic_partitions if told.assignment is not None else []
+        count = sum(len(row.partitions) for row in rows) or count
+        return count == PARTITIONS[api]
+
+    until(has_joined, f"the member of {api} has its partitions")
+    return epoch
+
+
+@pytest.mark.full
+def test_the_epochs_of_groups_stay() -> None:
+    """The hash of the topics in the groups' records is that of Apache Kafka: no coordinator of either kind bumps the
+    epoch of a consumer group, a share group or a streams group that the other kind has led. The broker is in a rack."""
+    settings = {"broker.rack": "a", "group.consumer.assignment.interval.ms": "0"}
+    with Home(properties=SETTINGS_OF_SHARES | SETTINGS_OF_STREAMS | settings) as home:
+        home.start(KAFKA)
+        for topic, count in (("wide", "3"), ("one", "1")):
+            tool("kafka-topics", "--create", "--topic", topic, "--partitions", count, bootstrap=home.bootstrap).ok()
+        epochs = {api: join(home, api) for api in HEARTBEATS}
+        for kind in (KPYBROKER, KAFKA, KPYBROKER):
+            home.stop()
+            home.start(kind)
+            for api, epoch in epochs.items():
+                assert [beat(home, api, epoch).member_epoch for _ in range(BEATS)] == [epoch] * BEATS, (kind, api)
         home.stop()

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kpybroker"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-RUNTIME = {"crc32c", "cramjam", "h11", "prometheus-client", "rich", "typer", "zstandard"}
+RUNTIME = {"crc32c", "cramjam", "h11", "prometheus-client", "rich", "typer", "xxhash", "zstandard"}
 WITH_EXTRAS = {
     "archive": {"confluent-kafka", "py4j", "pyarrow", "pyspark"},
     "sim": {"coverage"},
@@ -49,7 +49,7 @@ def name_of(requirement: str) -> str:
     return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower()
 
 
-def test_a_broker_needs_seven_packages(metadata: Message) -> None:
+def test_a_broker_needs_eight_packages(metadata: Message) -> None:
     needed = {name_of(each) for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each}
     assert needed == RUNTIME
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -23,6 +23,25 @@ from kpybroker.wire.rpc.metadata import MetadataResponseTopic
 
 T = TypeVar("T")
 
+ROLES = "process.roles"
+BROKER_ROLE, CONTROLLER_ROLE = "broker", "controller"
+KPYBROKER, APACHE_KAFKA = "kpybroker", "Apache Kafka"
+METADATA_VERSION = "metadata.version"
+LEVELS_OF_RELEASES = {
+    "3.3": range(1, 8),
+    "3.4": range(8, 9),
+    "3.5": range(9, 12),
+    "3.6": range(12, 15),
+    "3.7": range(15, 20),
+    "3.8": range(20, 21),
+    "3.9": range(21, 22),
+    "4.0": range(22, 26),
+    "4.1": range(26, 28),
+    "4.2": range(28, 30),
+    "4.3": range(30, 31),
+}
+"""Release of Apache Kafka -> the levels of metadata.version that are new in it."""
+RELEASES = {level: release for release, levels in LEVELS_OF_RELEASES.items() for level in levels}
 HTTP_HOST, HTTP_PORT, HTTP_TLS = "kpybroker.http.host", "kpybroker.http.port", "kpybroker.http.tls.listener"
 ASKED_MAX = 10_000
 """The most partitions in one ListOffsets."""
@@ -51,8 +70,17 @@ class NodeFacts:
     port: int
     rack: str | None
     is_fenced: bool
+    kind: str | None = None
+    """KPYBROKER or APACHE_KAFKA; None if the broker did not respond, or is neither."""
+    release: str | None = None
+    """The release of Apache Kafka to which the broker's highest metadata.version belongs, for example "4.3". None if
+    the broker did not respond, or if the release is not in RELEASES. No API tells more of a version."""
+    roles: list[str] | None = None
+    """None if the broker did not respond."""
     leads: int = 0
     replicas: int = 0
+    in_sync: int = 0
+    """The number of its replicas that are in sync."""
     http: str | None = None
     disks: list[LogDirUsage] | None = None
     """None if the broker did not respond."""
@@ -66,6 +94,8 @@ class QuorumFacts:
     epoch: int
     behind: dict[int, int]
     observers: list[int]
+    addresses: dict[int, str]
+    """Node id -> host:port of the listener for controllers, as far as the leader knows it."""
 
 
 @dataclass(slots=True)
@@ -104,7 +134,12 @@ async def quorum(client: Client) -> QuorumFacts:
         last = ends.get(row.leader_id, row.high_watermark)
         behind = {voter: last - end if end >= 0 else last for voter, end in sorted(ends.items())}
         observers = sorted(observer.replica_id for observer in row.observers)
-        return QuorumFacts(row.leader_id, row.leader_epoch, behind, observers)
+        addresses = {
+            node.node_id: f"{node.listeners[0].host}:{node.listeners[0].port}"
+            for node in response.nodes
+            if node.listeners
+        }
+        return QuorumFacts(row.leader_id, row.leader_epoch, behind, observers, addresses)
 
     return await client.patiently(attempt)
 
@@ -115,10 +150,10 @@ async def features(client: Client) -> dict[str, int]:
     return {row.name: row.max_version_level for row in sorted(told.finalized_features, key=lambda row: row.name)}
 
 
-async def api_versions_of(client: Client) -> api_versions.Response:
-    """The ApiVersions response of a broker. Raises KafkaError, OSError."""
+async def api_versions_of(client: Client, node: int | None = None) -> api_versions.Response:
+    """The ApiVersions response of this broker, or of any. Raises KafkaError, OSError."""
     request = api_versions.Request(client_software_name="kpybroker-cli", client_software_version="1")
-    response: api_versions.Response = await client.ask("ApiVersions", request)
+    response: api_versions.Response = await client.ask("ApiVersions", request, node=node)
     check(response.error_code)
     return response
 
@@ -172,6 +207,7 @@ def count_partitions(topics: Iterable[MetadataResponseTopic], found: list[NodeFa
             for replica in row.replica_nodes:
                 if replica in by_id:
                     by_id[replica].replicas += 1
+                    by_id[replica].in_sync += replica in row.isr_nodes
     return facts
 
 
@@ -198,12 +234,19 @@ async def add_offline_logs(client: Client, node_id: int, facts: PartitionFacts) 
 
 
 async def learn_of(client: Client, node: NodeFacts) -> None:
-    """Query one broker for its disks and its HTTP address. They stay None if it does not respond."""
+    """Query one broker for its disks, its HTTP address, its kind, its release and its roles. They stay None if it does
+    not respond."""
     try:
         response = await client.ask("DescribeLogDirs", describe_log_dirs.Request(topics=None), node=node.node_id)
         check(response.error_code)
         node.disks = [_disk(row) for row in response.results]
-        node.http = await _http_of(client, node.node_id)
+        settings = await _settings_of(client, node.node_id)
+        node.http = _http_in(settings)
+        node.kind = KPYBROKER if HTTP_PORT in settings else APACHE_KAFKA if ROLES in settings else None
+        node.roles = sorted(each.strip() for each in (settings.get(ROLES) or "").split(",") if each) or None
+        told = await api_versions_of(client, node.node_id)
+        levels = [row.max_version for row in told.supported_features if row.name == METADATA_VERSION]
+        node.release = RELEASES.get(levels[0]) if levels else None
     except (KafkaError, OSError, MalformedFrame):
         return
 
@@ -213,16 +256,20 @@ def _disk(row: describe_log_dirs.DescribeLogDirsResult) -> LogDirUsage:
     return LogDirUsage(row.log_dir, used, row.usable_bytes, row.total_bytes, bool(row.error_code))
 
 
-async def _http_of(client: Client, node_id: int) -> str | None:
-    """The address of /metrics: host:port, or https://host:port with TLS. None if /metrics is not served, or if the
-    system picked the port."""
+async def _settings_of(client: Client, node_id: int) -> dict[str, str | None]:
+    """The settings of a broker that tell something of it. Only kpybroker has those of its own, even unset."""
     resource = describe_configs.DescribeConfigsResource(
         resource_type=ResourceType.BROKER,
         resource_name=str(node_id),
-        configuration_keys=[HTTP_HOST, HTTP_PORT, HTTP_TLS],
+        configuration_keys=[HTTP_HOST, HTTP_PORT, HTTP_TLS, ROLES],
     )
     response = await client.ask("DescribeConfigs", describe_configs.Request(resources=[resource]), node=node_id)
-    found = {setting.name: setting.value for row in response.results for setting in row.configs}
-    host, port = found.get(HTTP_HOST), found.get(HTTP_PORT)
-    scheme = "https://" if found.get(HTTP_TLS) else ""
+    return {setting.name: setting.value for row in response.results for setting in row.configs}
+
+
+def _http_in(settings: Mapping[str, str | None]) -> str | None:
+    """The address of /metrics: host:port, or https://host:port with TLS. None if /metrics is not served, or if the
+    system picked the port."""
+    host, port = settings.get(HTTP_HOST), settings.get(HTTP_PORT)
+    scheme = "https://" if settings.get(HTTP_TLS) else ""
     return f"{scheme}{host}:{port}" if host and port and port != "0" else None

@@ -12,7 +12,7 @@ from kpybroker.cli import cluster_facts, options
 from kpybroker.cli.cluster_facts import NodeFacts, PartitionFacts, QuorumFacts
 from kpybroker.cli.command_help import CommandGroup
 from kpybroker.cli.group_lag import Overview, overviews
-from kpybroker.cli.show import show_json, show_line, show_size, show_table
+from kpybroker.cli.show import Cell, show_json, show_line, show_size, show_table
 from kpybroker.client.client import Client, CommandFailed, check
 from kpybroker.client.session import refusal_text
 from kpybroker.errors import KafkaError, MalformedFrame
@@ -89,7 +89,7 @@ def status(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None,
             return
         show_cluster(screen)
         show_line("")
-        _show_nodes(screen.nodes or [])
+        _show_nodes(screen.nodes or [], screen.quorum)
         if screen.groups:
             show_line("")
             _show_groups(screen.groups)
@@ -108,7 +108,7 @@ def list_(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
         if as_json:
             show_json([asdict(node) for node in screen.nodes])
         else:
-            _show_nodes(screen.nodes)
+            _show_nodes(screen.nodes, screen.quorum)
 
     options.run(show)
 
@@ -182,9 +182,10 @@ def _some(places: Sequence[TopicPartition]) -> str:
     return shown + (", ..." if len(places) > PARTITIONS_SHOWN else "")
 
 
-def _show_nodes(nodes: Sequence[NodeFacts]) -> None:
-    columns = ("NODE", "ADDRESS", "STATE", "LEADS", "REPLICAS", "DATA", "FREE", "HTTP")
-    rows = []
+def _show_nodes(nodes: Sequence[NodeFacts], quorum: QuorumFacts | None) -> None:
+    """Print two tables, because one would be too wide for a terminal of 80 columns."""
+    about: list[tuple[Cell, ...]] = []
+    content: list[tuple[Cell, ...]] = []
     for node in nodes:
         disks = [disk for disk in node.disks or [] if not disk.has_failed]
         failed = len(node.disks or []) - len(disks)
@@ -192,8 +193,39 @@ def _show_nodes(nodes: Sequence[NodeFacts]) -> None:
         used = show_size(sum(disk.used_bytes for disk in disks)) if disks else None
         free = show_size(min(disk.free_bytes for disk in disks)) if disks else None
         state += f", {failed} failed disk{'' if failed == 1 else 's'}" if failed else ""
-        rows.append((node.node_id, f"{node.host}:{node.port}", state, node.leads, node.replicas, used, free, node.http))
-    show_table(columns, rows)
+        about.append((node.node_id, f"{node.host}:{node.port}", _kind(node), ", ".join(roles_of(node, quorum)), state))
+        content.append((node.node_id, node.leads, node.replicas, node.in_sync, used, free, node.http))
+    for node_id, address in controllers_of(nodes, quorum).items():
+        about.append((node_id, address, "unknown", cluster_facts.CONTROLLER_ROLE, "unknown"))
+    show_table(("NODE", "ADDRESS", "KIND", "ROLES", "STATE"), about)
+    show_line("")
+    show_table(("NODE", "LEADS", "REPLICAS", "IN SYNC", "DATA", "FREE", "HTTP"), content)
+
+
+def _kind(node: NodeFacts) -> str:
+    """The kind and the release of Apache Kafka to which the node belongs, or whose features and APIs it has."""
+    if node.kind is None or node.release is None:
+        return node.kind or "unknown"
+    return (
+        f"{node.kind} {node.release}" if node.kind == cluster_facts.APACHE_KAFKA else f"{node.kind} (as {node.release})"
+    )
+
+
+def roles_of(node: NodeFacts, quorum: QuorumFacts | None) -> list[str]:
+    """The roles of a broker. If it does not respond, it is known to be a controller only if it is a voter."""
+    if node.roles is not None:
+        return node.roles
+    is_voter = quorum is not None and node.node_id in quorum.behind
+    return [cluster_facts.BROKER_ROLE, *([cluster_facts.CONTROLLER_ROLE] if is_voter else [])]
+
+
+def controllers_of(nodes: Sequence[NodeFacts], quorum: QuorumFacts | None) -> dict[int, str | None]:
+    """The nodes of the quorum that are not brokers, with their addresses. A client has no connection to them, so that
+    their kind is unknown."""
+    if quorum is None:
+        return {}
+    others = sorted({*quorum.behind, *quorum.observers} - {node.node_id for node in nodes})
+    return {node_id: quorum.addresses.get(node_id) for node_id in others}
 
 
 def _show_groups(groups: Sequence[Overview]) -> None:
@@ -226,7 +258,13 @@ def facts_of(screen: Screen) -> dict[str, Any]:
             "under_replicated": [f"{topic}-{index}" for topic, index in partitions.under_replicated],
             "offline": [f"{topic}-{index}" for topic, index in partitions.offline],
         },
-        "nodes": None if screen.nodes is None else [asdict(node) for node in screen.nodes],
+        "nodes": None
+        if screen.nodes is None
+        else [{**asdict(node), "roles": roles_of(node, quorum)} for node in screen.nodes],
+        "other_controllers": [
+            {"node": node_id, "address": address}
+            for node_id, address in controllers_of(screen.nodes or [], quorum).items()
+        ],
         "groups": None if screen.groups is None else [each.facts for each in screen.groups],
         "unknown": screen.unknown,
     }

@@ -11,7 +11,7 @@ LATER = (
     *(f"kpybroker.{name}" for name in ("scheduled.leader", "serving.authorization_rules", "serving.shares")),
     *(f"kpybroker.{name}" for name in ("client.login", "config.documentation", "security.sasl", "security.tls")),
     *("cryptography", "ctypes.util", "difflib", "email", "http", "importlib.abc", "importlib.resources", "joserfc"),
-    *("platform", "re2", "rich", "shutil", "tempfile", "typer", "uuid"),
+    *("platform", "re2", "rich", "shutil", "tempfile", "typer", "uuid", "xxhash"),
 )
 """Modules that are imported at their first use, and the packages whose modules are."""
 PROGRAM = """

@@ -30,14 +30,19 @@ def test_the_screen_of_one_broker(shell: Shell, topic: str, group: str) -> None:
     assert told["partitions"]["under_replicated"] == told["partitions"]["offline"] == []
     (node,) = told["nodes"]
     assert f"{node['host']}:{node['port']}" == shell.bootstrap
-    assert node["leads"] == node["replicas"] == told["partitions"]["partitions"]
+    assert node["leads"] == node["replicas"] == node["in_sync"] == told["partitions"]["partitions"]
+    assert (node["kind"], node["release"], node["roles"]) == ("kpybroker", "4.3", ["broker", "controller"])
+    assert told["other_controllers"] == []
     (disk,) = node["disks"]
     assert disk["used_bytes"] > 0
     assert disk["total_bytes"] >= disk["free_bytes"] > 0
     (mine,) = (each for each in told["groups"] if each["group"] == group)
     assert (mine["members"], mine["lag"]) == (0, 2)
     shown = shell("status").out
-    for part in (told["cluster"], "all replicas in sync", shell.bootstrap, "metadata.version="):
+    for part in (
+        *(told["cluster"], "all replicas in sync", shell.bootstrap, "metadata.version="),
+        *("kpybroker (as 4.3)", "broker, controller"),
+    ):
         assert part in shown
     assert shell("cluster", "--json").json == {
         name: told[name] for name in ("cluster", "controller", "features", "partitions", "unknown")
@@ -116,6 +121,9 @@ def test_lost_nodes_are_named_and_the_rest_is_shown(monkeypatch: pytest.MonkeyPa
                 break
         assert "orders-0" in told["partitions"]["under_replicated"]
         assert [node["is_fenced"] for node in told["nodes"]] == [False, False, True]
+        assert [node["kind"] for node in told["nodes"]] == ["kpybroker", "kpybroker", None]
+        assert told["nodes"][2]["in_sync"] < told["nodes"][2]["replicas"]
+        assert told["nodes"][2]["roles"] == ["broker", "controller"], "it is a voter"
         assert "under-replicated" in shell("status").out
         cluster.kill(told["controller"]["node"])
         lost = shell("status", "--json", "--timeout", "1")

@@ -24,7 +24,7 @@ from kpybroker.groups.consumer.subscription_regex import RegexResolution
 from kpybroker.groups.ground.commands import MayDescribe
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
-from kpybroker.groups.ground.subscriptions import metadata_hash, partitions_of
+from kpybroker.groups.ground.subscriptions import MetadataHashes, partitions_of, topics_of
 from kpybroker.groups.ground.timers import Timers
 from kpybroker.metadata.group_settings import number_of
 from kpybroker.metadata.image import Image
@@ -52,6 +52,7 @@ class Transitions:
         self.timers = timers
         self.image = image
         self.on_all_classic = on_all_classic
+        self._hashes = MetadataHashes()
 
     def configure(self, settings: GroupSettings) -> None:
         """Use new settings."""
@@ -99,13 +100,17 @@ class Transitions:
         """The number of partitions of each existing topic or view, by topic id."""
         return partitions_of(self.image().topic, names)
 
+    def _hash(self, group: ConsumerGroup) -> int:
+        image = self.image()
+        return self._hashes.of(image, topics_of(image.topic, group.topics()))
+
     def refresh(self, group: ConsumerGroup, step: Step, *, changed: bool) -> None:
         """Bump the group's epoch if its subscriptions or their topics have changed."""
         image = self.image()
         if not changed and group.seen is image:
             return
         group.compared_with(image)
-        told = metadata_hash(self.partitions(group.topics()))
+        told = self._hash(group)
         if changed or told != group.metadata_hash:
             group.bump(told)
             step.write(records.epoch_record(group))
@@ -266,7 +271,7 @@ class Transitions:
             self.drop_unused(group, member.regex, step)
         if group.all_classic and self.on_all_classic(group, step, True):
             return
-        group.bump(metadata_hash(self.partitions(group.topics())))
+        group.bump(self._hash(group))
         step.write(records.epoch_record(group))
 
     def leave_for_a_while(self, group: ConsumerGroup, member: ConsumerMember, step: Step) -> None:

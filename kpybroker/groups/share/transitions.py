@@ -10,7 +10,7 @@ from functools import partial
 
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
-from kpybroker.groups.ground.subscriptions import metadata_hash, partitions_of
+from kpybroker.groups.ground.subscriptions import MetadataHashes, partitions_of, topics_of
 from kpybroker.groups.ground.timers import Timers
 from kpybroker.groups.share import records
 from kpybroker.groups.share.assignor import simple
@@ -37,6 +37,7 @@ class Transitions:
         self.timers = timers
         self.image = image
         self.on_initialize = on_initialize
+        self._hashes = MetadataHashes()
 
     def configure(self, settings: GroupSettings) -> None:
         """Use new settings."""
@@ -83,6 +84,10 @@ class Transitions:
         """The number of partitions of each existing topic that a member subscribes to, by topic id."""
         return partitions_of(self.image().owned_topic, group.topics())
 
+    def _hash(self, group: ShareGroup) -> int:
+        image = self.image()
+        return self._hashes.of(image, topics_of(image.owned_topic, group.topics()))
+
     def refresh(self, group: ShareGroup, step: Step, *, changed: bool) -> None:
         """Bump the group's epoch if its subscriptions or topics have changed, or more partitions are initialized."""
         if changed:
@@ -91,7 +96,7 @@ class Transitions:
         if group.seen is self.image() and not (is_at_rest and group.is_pending):
             return
         partitions = self.partitions(group)
-        told = metadata_hash(partitions)
+        told = self._hash(group)
         if changed or told != group.metadata_hash or (is_at_rest and group.has_unassigned(partitions)):
             group.bump(told)
             step.write(records.epoch_record(group))
@@ -166,5 +171,5 @@ class Transitions:
         group.remove(member)
         for record in records.member_tombstones(group.group_id, member.member_id):
             step.write(record)
-        group.bump(metadata_hash(self.partitions(group)))
+        group.bump(self._hash(group))
         step.write(records.epoch_record(group))

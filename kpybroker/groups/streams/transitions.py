@@ -10,7 +10,7 @@ from functools import partial
 
 from kpybroker.groups.ground.settings import GroupSettings
 from kpybroker.groups.ground.step import Step
-from kpybroker.groups.ground.subscriptions import metadata_hash, partitions_of
+from kpybroker.groups.ground.subscriptions import MetadataHashes, topics_of
 from kpybroker.groups.ground.timers import Timers
 from kpybroker.groups.streams import records
 from kpybroker.groups.streams.assignor import MemberTasks, TaskCount, sticky
@@ -36,6 +36,7 @@ class Transitions:
         self.settings = settings
         self.timers = timers
         self.image = image
+        self._hashes = MetadataHashes()
 
     def configure(self, settings: GroupSettings) -> None:
         """Use new settings."""
@@ -96,7 +97,8 @@ class Transitions:
 
     def metadata_hash(self, topology: Topology) -> int:
         """The hash of the existing topics of a topology."""
-        return metadata_hash(partitions_of(self.image().topic, topology.required))
+        image = self.image()
+        return self._hashes.of(image, topics_of(image.topic, topology.required))
 
     def refresh(self, group: StreamsGroup, step: Step, *, changed: bool, told: int) -> None:
         """Bump the group's epoch if a member, the topology, its topics or the assignor's settings have changed. `told`:

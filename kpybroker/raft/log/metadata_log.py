@@ -195,8 +195,11 @@ class MetadataLog:
 
     def append_fetched(self, batches: list[Batch]) -> None:
         """Append batches from the leader, which continue the log. Raises Damage, or KafkaError if not all were
-        appended."""
-        pending = [pending_of(batch) for batch in batches]
+        appended. Nothing is appended if a record cannot be read: then other software can use the directory."""
+        try:
+            pending = [pending_of(batch) for batch in batches]
+        except Damage as damage:
+            raise Damage(f"{damage}. The leader sent it, and this node has not written it") from damage
         try:
             self.log.append_replicated(batches)
         finally:

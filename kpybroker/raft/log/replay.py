@@ -34,9 +34,14 @@ class PendingBatch(NamedTuple):
 def pending_of(batch: Batch) -> PendingBatch:
     """Parse a batch. Raises Damage."""
     records: list[Any] = []
+    offset = batch.base_offset
     try:
         if not batch.is_control:
-            records = [unframe_record(record.value or b"") for record in read_records(batch)]
+            for record in read_records(batch):
+                offset = record.offset
+                records.append(unframe_record(record.value or b""))
+    except Damage as damage:
+        raise Damage(f"offset {offset} of the metadata log has {damage}") from damage
     except (KafkaError, MalformedFrame) as error:
         raise Damage(f"the metadata batch from offset {batch.base_offset} cannot be read: {error}") from error
     return PendingBatch(batch.base_offset, batch.next_offset, batch.leader_epoch, records)

@@ -84,6 +84,13 @@ def encode_snapshot(
     yield batch([control_record(SNAPSHOT_FOOTER, quorum.SnapshotFooterRecord())], is_control=True)
 
 
+def _record_of(record: Record, name: str) -> Any:
+    try:
+        return unframe_record(record.value or b"")
+    except Damage as damage:
+        raise Damage(f"{name} has {damage}") from damage
+
+
 def decode_snapshot(data: bytes, name: str) -> tuple[list[Any], list[tuple[int, Any]]]:
     """The records, and the control records by type. Raises Damage for a file that is truncated or corrupt."""
     records: list[Any] = []
@@ -100,7 +107,7 @@ def decode_snapshot(data: bytes, name: str) -> tuple[list[Any], list[tuple[int, 
                 if batch.is_control:
                     control.append(read_control(record))
                 else:
-                    records.append(unframe_record(record.value or b""))
+                    records.append(_record_of(record, name))
             at += size
     except (KafkaError, MalformedFrame, StructError) as error:
         raise Damage(f"{name}: cannot be read at byte {at}: {error}") from error

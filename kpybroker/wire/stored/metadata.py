@@ -329,7 +329,10 @@ def unframe_record(data: bytes | memoryview) -> Any:
         version, pos = read_uvarint(data, pos)
         cls = by_key.get(key)
         if frame_version != FRAME_VERSION or cls is None or version > last_version(cls):
-            raise Damage(f"a metadata record of type {key}, version {version}, in a frame of version {frame_version}")
+            raise Damage(
+                f"a metadata record of type {key}, version {version}, which this version of kpybroker does not "
+                "support: a newer Apache Kafka or kpybroker wrote it; use a newer kpybroker"
+            )
         return parse(cls, version, data, pos)
     except (IndexError, MalformedFrame) as reason:
         raise Damage(f"a metadata record that cannot be read: {reason}") from None
