@@ -73,7 +73,9 @@ class Counts(Worker):
         self._bootstrap = bootstrap
         self._chance = random.Random(0)
         self._sent: dict[bytes, int] = defaultdict(int)
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **QUIET})
+        # with one request in flight, none is refused because the one before it was, and the epoch never changes
+        one_by_one = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
+        self._producer = Producer({"bootstrap.servers": bootstrap, **one_by_one, **QUIET})
         more = properties(folder / "streams.properties", {"group.protocol": protocol})
         what = [bootstrap, "counting", "one", str(folder / "state"), "exactly_once_v2", "keys", SOURCE, SINK, more]
         self.program = Program("Counting", *what, log=folder / "counting.log")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -27,6 +28,7 @@ from compat_tests.rolling import PARTITIONS, QUIET, Group, Stream, Transactions,
 from compat_tests.rolling_java import Copier, Counts
 from compat_tests.streams_rounds import PARTITIONS as COUNTED_PARTITIONS
 from compat_tests.streams_rounds import PROTOCOLS, SINK, SOURCE
+from kpybroker.wire.records.batch import read_records, split
 from oracle.cluster import Cluster
 from oracle.takeover import EXIT_CODES, KAFKA, KPYBROKER
 
@@ -60,6 +62,26 @@ KAFKAS_OWN = re.compile(
     r"|Exceptionally slow controller event|event queue overloaded|[Tt]imed out|TimeoutException"  # a slow machine
 )
 """Refusals that brokers and clients repeat while a leader changes, the end of a node, and effects of a slow machine."""
+
+
+def repeated(place: str, log: bytes) -> int:
+    """The number of records of a Stream that are in the log twice.
+
+    Within an epoch of the producer, each number follows the one before. When a leader changes, the first of several
+    requests in flight may be refused, and the next one for its sequence number. librdkafka then raises its epoch, and
+    sends again what was not acknowledged, which may be stored already (KIP-360). Nodes of one kind cause it, too.
+    """
+    count = last = newest = 0
+    epoch = -1
+    for batch in split(memoryview(log)):
+        for record in read_records(batch):
+            number = int(record.value or b"")
+            follows = number == last + 1 or (batch.producer_epoch > epoch and number <= newest)
+            assert follows, f"{place}: {number} follows {last} at offset {record.offset}"
+            count += number <= newest
+            newest = max(newest, number)
+            last, epoch = number, batch.producer_epoch
+    return count
 
 
 class Step(NamedTuple):
@@ -196,14 +218,19 @@ class Rolling:
             self.copier.check(stored[LOAD])
             self.counts.check()
 
-    def check_replicas(self) -> None:
-        """Stop all nodes cleanly. The replicas of each partition have the same bytes."""
+    def check_replicas(self) -> int:
+        """Stop all nodes cleanly. The replicas of each partition have the same bytes, and the stream's records are in
+        order. Returns how many of them librdkafka has sent again in a new epoch of its producer."""
+        repeats = 0
         assert set(self.cluster.stop()) == {EXIT_CODES[self.cluster.kind]}
         for topic in self.topics:
             for partition in range(COUNTED_PARTITIONS if topic in (SOURCE, SINK) else PARTITIONS):
                 first, *others = (files_of(node.data, topic, partition) for node in self.cluster.brokers)
                 assert first or topic == SINK
                 assert all(other == first for other in others), f"{topic}-{partition} differs"
+                if topic == LOAD:
+                    repeats += repeated(f"{topic}-{partition}", first)
+        return repeats
 
 
 def main() -> int:
@@ -225,15 +252,17 @@ def main() -> int:
                 row = (str(number), str(step.node_id), step.kind, f"{step.took_s:.1f}", f"{step.silence_s:.1f}")
                 table.add_row(*row, "" if step.java_silence_s is None else f"{step.java_silence_s:.1f}")
                 console.print(*row)
-            rolling.check_replicas()
+            console.print(f"records repeated in a new producer epoch (KIP-360): {rolling.check_replicas()}")
         except AssertionError as broken:
-            console.print(f"[red]broken[/red]; see {directory}: {broken}")
+            console.print(f"[red]broken[/red]; see {directory}: {str(broken)[:2000]}")
             return 1
         finally:
             console.print(table)
-            console.print(f"records: {rolling.stream.count:,}")
-            console.print("\n".join(sorted(set(logged_errors(cluster)))), markup=False)
-    return 0
+        errors = sorted(set(logged_errors(cluster)))
+        console.print("\n".join(errors), markup=False)
+    shutil.rmtree(directory)
+    console.print(f"nothing lost of {rolling.stream.count:,} records; {len(errors)} errors in the logs")
+    return min(len(errors), 1)
 
 
 if __name__ == "__main__":

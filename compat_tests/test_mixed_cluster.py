@@ -5,7 +5,28 @@ from __future__ import annotations
 
 import pytest
 
-from compat_tests.rolling_rounds import Rolling, kafka_cluster, logged_errors
+from compat_tests.rolling_rounds import Rolling, kafka_cluster, logged_errors, repeated
+from kpybroker.wire.records.batch import encode_batch
+
+
+def log(*batches: tuple[int, list[int]]) -> bytes:
+    """A log with batches of one producer. Each has an epoch, and the numbers in its records."""
+    made = [encode_batch([(None, b"%d" % number) for number in rows], producer_epoch=epoch) for epoch, rows in batches]
+    return b"".join(made)
+
+
+def test_records_are_repeated_only_in_a_new_epoch_of_their_producer() -> None:
+    assert repeated("p", log((0, [1, 2, 3]), (1, [4]), (3, [3, 4, 5]))) == 2
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [[(0, [1, 2]), (0, [2, 3])], [(0, [1, 3])], [(0, [1, 2]), (1, [4])], [(0, [2, 1])], [(0, [1, 2]), (1, [2, 2])]],
+    ids=["repeated", "gap", "gap before a new epoch", "reordered", "repeated in the new epoch"],
+)
+def test_all_other_logs_are_refused(batches: list[tuple[int, list[int]]]) -> None:
+    with pytest.raises(AssertionError):
+        repeated("p", log(*batches))
 
 
 @pytest.mark.parametrize(
