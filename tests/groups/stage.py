@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
 
 from kpybroker.errors import KafkaError
@@ -87,6 +88,8 @@ class Stage:
         """Create a topic with this many partitions, or add partitions to it; its id is derived from its name."""
         known = self.image.topic(name)
         topic_id = (b"topic " + name.encode()).ljust(16, b".")
+        if len(topic_id) > 16:
+            topic_id = blake2b(topic_id, digest_size=16).digest()
         new: list[Any] = [] if known else [stored.TopicRecord(name=name, topic_id=topic_id)]
         for index in range(len(known.partitions) if known else 0, partitions):
             new.append(stored.PartitionRecord(partition_id=index, topic_id=topic_id, replicas=[1], isr=[1], leader=1))

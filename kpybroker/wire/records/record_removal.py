@@ -43,9 +43,7 @@ def scan(plain: bytes, at: i64, count: i64, beyond: i64 = 0) -> tuple[list[Found
     If `plain` is followed by `beyond` other bytes, only those records are returned whose keys end in `plain`.
     """
     found: list[Found] = []
-    total: i64 = len(plain)
     previous: i64 = -1
-    begin = at
     number: i64 = 0
     try:
         while number < count:
@@ -95,7 +93,7 @@ def scan(plain: bytes, at: i64, count: i64, beyond: i64 = 0) -> tuple[list[Found
         if beyond > 0:
             return found, begin
         raise _invalid() from error
-    if at > total + beyond:
+    if at > len(plain) + beyond:
         raise _invalid()
     return found, at
 
