@@ -61,12 +61,12 @@ def test_topics_without_a_leader_can_be_described_altered_and_deleted(with_broke
             out, err = await asyncio.to_thread(process.communicate)
             return Answer(process.returncode, out, err)
 
+        await make(peer, "led")
         async with live_stranger(node) as stranger:
             running = kpybroker_process("--bootstrap", node.bootstrap, "brokers", "unregister", "2")
             _, refused = await asyncio.to_thread(running.communicate)
             assert (running.returncode, "broker 2 is running" in refused) == (1, True)
             await make_topic(peer, 2)
-            await make(peer, "led")
             await stranger.beat(want_fence=True)
             answer = await topics("describe", "t", "led", "--json")
             lone, led = (topic["partitions"][0] for topic in answer.json)
