@@ -32,6 +32,7 @@ from chaos.trials import SPARE
 from chaos.watch import Watch
 from oracle.asking import Conversation, Door
 from oracle.cluster import CLIENTS, Cluster
+from oracle.kafka import QUICK_JVM
 from oracle.takeover import EXIT_CODES, KAFKA, KPYBROKER
 
 TOPIC, PARTITIONS = "chaos", 6
@@ -39,7 +40,6 @@ GROUP, JAVA_GROUP, READER_GROUP = "librdkafka", "java", "reader"
 MIXED = "mixed"
 KAFKA_NODES = 2
 """How many nodes of a mixed cluster are Apache Kafka."""
-QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 HEAP = "1536m"
 """Apache Kafka allocates what a frame announces, and hostile clients announce up to 960 MB at a time (3 faults of 8
 clients with 40 MB each)."""

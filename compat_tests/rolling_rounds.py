@@ -30,6 +30,7 @@ from compat_tests.streams_rounds import PARTITIONS as COUNTED_PARTITIONS
 from compat_tests.streams_rounds import PROTOCOLS, SINK, SOURCE
 from kpybroker.wire.records.batch import read_records, split
 from oracle.cluster import Cluster
+from oracle.kafka import QUICK_JVM
 from oracle.takeover import EXIT_CODES, KAFKA, KPYBROKER
 
 LOAD, COPIES, JAVA_COPIES = "load", "copies", "java-copies"
@@ -41,7 +42,6 @@ SETTINGS = {
     "broker.heartbeat.interval.ms": "500",
     "auto.create.topics.enable": "false",
 }
-QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 FEATURES = {
     "eligible.leader.replicas.version": "1",
     "group.version": "1",

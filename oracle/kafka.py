@@ -11,6 +11,8 @@ from oracle.tools import Ran, tool
 __all__ = ["CLUSTER_ID", "Kafka", "MissingPrerequisite", "Ran", "jars", "java", "tool"]
 
 CLUSTER_ID = "a3B5YnJva2VyLW9yYWNsZQ"
+QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of a Java process that starts quickly and uses little CPU; it is not for measurements."""
 LOGGING = Path(__file__).resolve().parent / "log4j2.properties"
 SMALL = {
     "offsets.topic.replication.factor": "1",

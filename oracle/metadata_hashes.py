@@ -28,12 +28,11 @@ from kpybroker.wire.rpc import (
 from kpybroker.wire.stored import consumer_group, share_group, streams_group
 from kpybroker.wire.stored.prefixed import parse_stored
 from oracle.asking import ask
-from oracle.kafka import CLUSTER_ID, Kafka
+from oracle.kafka import CLUSTER_ID, QUICK_JVM, Kafka
 from oracle.streams_scenes import passing
 
 VECTORS = Path(__file__).parent.parent / "tests" / "groups" / "metadata_hashes.json"
 PATIENCE_S = 60.0
-QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 RACKS = {1: None, 2: "\uff5e", 3: "\U0001f600", 4: "a"}
 """Only the first broker is a process. The others register, and stay fenced. Java's order of these racks is not that of
 their code points."""
