@@ -49,7 +49,9 @@ def fetch(pom: Path, directory: Path) -> Path:
     if maven is None:
         raise MissingPrerequisite(f"Maven is missing (it fetches the jars of {pom.name}): {HOW_TO_GET}")
     directory.mkdir(parents=True, exist_ok=True)
-    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={directory}"]
+    # In ~/.m2, Maven leaves POMs without jars, and Spark's Ivy takes such a folder for the whole artifact
+    options = [f"-Dmaven.repo.local={CACHE / 'm2'}", f"-DoutputDirectory={directory}"]
+    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", *options]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode != 0:
         complaint = next((line for line in run.stdout.splitlines() if "ERROR" in line), "no reason given")

@@ -94,8 +94,9 @@ def _started(settings: Mapping[str, str], log: Path | None) -> SparkSession:
     except PySparkException as error:
         where = f"in {log}" if log else "above"
         raise ConfigError(
-            f"Spark did not start; its output is {where}. Without access to Maven Central, name a folder with "
-            f"the connector's jars in {JARS_VARIABLE}"
+            f"Spark did not start; its output is {where}. If it says NOT FOUND of a jar in ~/.m2, Maven left only the "
+            f"POM there: delete that version's folder. Without access to Maven Central, name a folder with the "
+            f"connector's jars in {JARS_VARIABLE}"
         ) from error
     jvm = spark._jvm
     assert jvm is not None, "a session has its JVM"
