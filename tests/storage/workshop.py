@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -150,12 +152,17 @@ class History:
 
     def stop(self) -> None:
         self.flush()
-        self.log.close()
+        if self.random.random() < 0.5:
+            self.log.close()
+        else:
+            asyncio.run(self.log.close_soon())
+        self.check_files(0)
         self._take(reopened(self.log, clean=True))
 
     def kill(self) -> None:
         """Kill the process. Queued batches are lost, and written batches are in the page cache."""
         self.queued.clear()
+        self.check_files(1)
         self._take(reopened(self.log, clean=False))
         self._number()
 
@@ -227,6 +234,16 @@ class History:
         assert log.written_end == (self.written[-1].next_offset if self.written else log.written_end)
         assert everything(log) == b"".join(bytes(batch.view) for batch in self.visible())
         assert log.start <= log.last_stable <= log.high_watermark <= log.end
+
+    def check_files(self, first: int) -> None:
+        """Every segment from offset `first` on has its indexes. Without one, Apache Kafka logs an error and
+        recovers."""
+        directory = Path(self.log.directory)
+        names = {file.name for file in directory.iterdir()} if directory.exists() else set()
+        for name in sorted(names):
+            stem, suffix = os.path.splitext(name)
+            if suffix == ".log" and int(stem) >= first:
+                assert {f"{stem}.index", f"{stem}.timeindex"} <= names, f"{stem} lacks an index"
 
     def expected_read(self, offset: int, max_bytes: int, upper: int) -> list[Batch]:
         found: list[Batch] = []

@@ -114,6 +114,8 @@ class Segment:
                 raise SegmentGone(ErrorCode.OFFSET_OUT_OF_RANGE, "the segment has been deleted")
             self._handle = self._pool.open(self._disk, self.path + LOG, create=not self.written_bytes)
             self._pool.opened(self)
+            if self.base_offset and not self.written_bytes:
+                self.save_indexes(make=True)  # for Apache Kafka, after a kill; the first of a log waits, for new topics
         return self._handle
 
     def read_at_once(self, size: int, position: int) -> Buffer | None:

@@ -397,6 +397,8 @@ class LogFiles:
         active = self.segments.active
         if self.changed and active.written_bytes:
             active.seal()
+        elif not active.written_bytes and self.world.disk.exists(active.path + LOG):
+            active.save_indexes(make=True)
         if self.changed:
             self.take_snapshot(end, producers)
             if self.made:

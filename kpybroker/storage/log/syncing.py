@@ -105,7 +105,7 @@ class GroupSync:
             for segment in sealed:
                 disk.sync_blocking(segment.handle())
                 _sync_companions(disk, segment.path)
-            if files.synced_end < files.written_end:
+            if active.written_bytes and files.synced_end < files.written_end:
                 disk.sync_blocking(active.handle())
             if files.take_names_changed():
                 _sync_names(files)
@@ -132,7 +132,7 @@ class GroupSync:
             for segment in sealed:
                 await _sync_segment(files, segment)
                 await _sync_files(files, _companions(segment.path))
-            if files.synced_end < files.written_end:
+            if active.written_bytes and files.synced_end < files.written_end:
                 await _sync_segment(files, active)
             if files.take_names_changed():
                 await _sync_files(files, _names(files))
