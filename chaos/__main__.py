@@ -102,6 +102,8 @@ def show(console: Console, report: Report, missing: list[str]) -> None:
         console.print(f"{report.shared:,} records accepted by the share group")
     if report.repeated:
         console.print(f"{report.repeated} records repeated in a new producer epoch, as clients may do (KIP-360)")
+    if report.falls:
+        console.print(f"{report.falls} fatal errors of librdkafka after Apache Kafka refused a sequence number")
     for (kind, error), count in report.errors.most_common(ERRORS_SHOWN):
         console.print(f"{kind} logged {count} times: {error}", markup=False)
     for what in missing:

@@ -158,6 +158,8 @@ class History:
     """The password of the guest."""
     incidents: list[str] = field(default_factory=list)
     """Failures of clients or nodes that no fault explains: each is a violation."""
+    falls: list[str] = field(default_factory=list)
+    """Fatal errors of librdkafka producers, which were replaced."""
     on_incident: Callable[[str], None] = lambda text: None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -188,6 +190,12 @@ class History:
     def incident(self, text: str) -> None:
         with self.lock:
             self.incidents.append(text)
+        self.on_incident(text)
+
+    def fall(self, text: str) -> None:
+        """A producer has a fatal error."""
+        with self.lock:
+            self.falls.append(text)
         self.on_incident(text)
 
     def has_acknowledged(self, wanted: Iterable[tuple[Place, int]]) -> bool:

@@ -16,6 +16,8 @@ IN_FLIGHT_MAX = 5000
 VALUE_BYTES = 100
 TICK_S = 0.01
 COMMIT_EVERY_S = 0.3
+GIVE_UP_S = 30.0
+"""How long a producer may take to give its records up after a fatal error."""
 FOR_EVER_MS = "900000"
 Settings = Mapping[str, str]
 QUICK = {"reconnect.backoff.max.ms": "500", "socket.timeout.ms": "5000", "log_level": "2"}
@@ -29,6 +31,49 @@ def key_in(value: bytes) -> int:
     """The key of a record, from its value."""
     producer, number, _ = value.split(b" ", 2)
     return key_of(int(producer), int(number))
+
+
+class LastingProducer:
+    """A producer that is replaced after a fatal error, as an application would do it. The history notes the error."""
+
+    def __init__(self, history: History, name: str, settings: Settings) -> None:
+        self._history = history
+        self._name = name
+        self._settings = dict(settings)
+        self._current = Producer(self._settings)
+
+    def produce(self, place: Place, value: bytes, on_delivery: Callable[[KafkaError | None, Message], None]) -> None:
+        """Queue a record. Raises KafkaException, BufferError."""
+        self._current.produce(place.topic, value, partition=place.partition, on_delivery=on_delivery)
+
+    def poll(self, timeout_s: float) -> bool:
+        """Call the callbacks that are due. Returns False after a fatal error: the callbacks of all records were called,
+        most with an error, and a new producer has begun."""
+        return self._is_sound(lambda: self._current.poll(timeout_s))
+
+    def flush(self, timeout_s: float) -> tuple[bool, int]:
+        """Wait until all records are acknowledged or given up. Returns whether there was no fatal error, and the number
+        of records that are neither."""
+        left = 0
+
+        def flush() -> None:
+            nonlocal left
+            left = self._current.flush(timeout_s)
+
+        return self._is_sound(flush), left
+
+    def _is_sound(self, work: Callable[[], object]) -> bool:
+        try:
+            work()
+        except KafkaException as raised:  # the client raises fatal errors, and calls no callback for them
+            error = raised.args[0]
+            if not error.fatal():
+                raise
+            self._history.fall(f"{self._name}: {error.str()}")
+            self._current.flush(GIVE_UP_S)
+            self._current = Producer(self._settings)
+            return False
+        return True
 
 
 class Production(threading.Thread):
@@ -51,20 +96,11 @@ class Production(threading.Thread):
         self._next = dict.fromkeys(places, 0)
         self._wanted = True
         self._in_flight = 0
+        self._given_up: list[str] = []
         self.last_ack_s = 0.0
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "acks": "all",
-                "enable.idempotence": True,
-                "message.timeout.ms": FOR_EVER_MS,
-                "request.timeout.ms": "5000",
-                "linger.ms": "5",
-                "error_cb": self._on_error,
-                **QUICK,
-                **settings,
-            }
-        )
+        wanted = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": "5"}
+        wanted |= {"message.timeout.ms": FOR_EVER_MS, "request.timeout.ms": "5000", **QUICK, **settings}
+        self._producer = LastingProducer(history, f"producer {number}", wanted)
         self.start()
 
     def run(self) -> None:
@@ -75,43 +111,39 @@ class Production(threading.Thread):
                 self._send(self._places[sent % len(self._places)])
                 sent += 1
             sent = due  # does not catch up after a fault
-            try:
-                self._producer.poll(TICK_S)
-            except KafkaException:
-                return  # `_on_error` has recorded it
+            self._settle(self._producer.poll(TICK_S))
+
+    def _settle(self, is_sound: bool) -> None:
+        """Records that were given up are incidents, unless a fatal error explains them."""
+        given_up, self._given_up = self._given_up, []
+        if is_sound:
+            for text in given_up:
+                self._history.incident(text)
 
     def _send(self, place: Place) -> None:
         number = self._next[place]
         self._next[place] += 1
         self._in_flight += 1
         try:
-            self._producer.produce(
-                place.topic,
-                value_of(self._number, number),
-                partition=place.partition,
-                on_delivery=self._done(place, number),
-            )
+            self._producer.produce(place, value_of(self._number, number), self._done(place, number))
         except (KafkaException, BufferError) as refused:
             self._in_flight -= 1
-            self._history.incident(f"producer {self._number} cannot send: {refused}")
-            self._wanted = False
+            if isinstance(refused, BufferError) or not refused.args[0].fatal():  # `poll` raises a fatal error
+                self._history.incident(f"producer {self._number} cannot send: {refused}")
+                self._wanted = False
 
     def _done(self, place: Place, number: int) -> Callable[[KafkaError | None, Message], None]:
         def done(error: KafkaError | None, message: Message) -> None:
             self._in_flight -= 1
             if error is not None:
                 self._history.ack(place, self._number, number, UNKNOWN)
-                self._history.incident(f"producer {self._number} gave up record {number} of {place}: {error}")
+                self._given_up.append(f"producer {self._number} gave up record {number} of {place}: {error}")
             else:
                 self.last_ack_s = time.monotonic()
                 offset = message.offset()
                 self._history.ack(place, self._number, number, SOMEWHERE if offset is None or offset < 0 else offset)
 
         return done
-
-    def _on_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            self._history.incident(f"producer {self._number} has a fatal error: {error}")
 
     def stop(self) -> None:
         """Stop sending."""
@@ -121,7 +153,8 @@ class Production(threading.Thread):
         """Stop, and wait until all records are acknowledged."""
         self.stop()
         self.join()
-        left = self._producer.flush(patience_s)
+        is_sound, left = self._producer.flush(patience_s)
+        self._settle(is_sound)
         if left:
             self._history.incident(
                 f"producer {self._number}: {left} records were not acknowledged within {patience_s} s"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
 from collections.abc import Callable
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
-from chaos.history import History
-from chaos.librdkafka import FOR_EVER_MS, QUICK, Settings
+from chaos.history import History, Place
+from chaos.librdkafka import FOR_EVER_MS, QUICK, LastingProducer, Settings
 
 TOPIC, PARTITIONS = "probe", 3
 """One partition per broker, so that each broker leads one."""
@@ -39,7 +40,7 @@ class Probe(threading.Thread):
         """The longest wait of a record while watched, and otherwise."""
         wanted = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 0}
         wanted |= {"message.timeout.ms": FOR_EVER_MS, "request.timeout.ms": "5000", **QUICK, **settings}
-        self._producer = Producer(wanted)
+        self._producer = LastingProducer(history, "the probe", wanted)
         self.start()
 
     def watch(self) -> None:
@@ -53,13 +54,11 @@ class Probe(threading.Thread):
     def run(self) -> None:
         ran_s = time.monotonic()
         while self._wanted:
-            try:
+            with contextlib.suppress(KafkaException, BufferError):  # `poll` replaces a producer that can send no more
                 self._send()
-                due_s = time.monotonic() + EVERY_S
-                while (left_s := due_s - time.monotonic()) > 0:
-                    self._producer.poll(left_s)
-            except (KafkaException, BufferError):
-                time.sleep(EVERY_S)
+            due_s = time.monotonic() + EVERY_S
+            while (left_s := due_s - time.monotonic()) > 0:
+                self._producer.poll(left_s)
             now_s = time.monotonic()
             if now_s - ran_s > EVERY_S + LATE_S and self._watched_since:
                 self._watched_since = now_s
@@ -70,7 +69,7 @@ class Probe(threading.Thread):
         self._number += 1
         for partition, pending in enumerate(self._pending):
             if len(pending) < 1000:
-                self._producer.produce(TOPIC, b"", partition=partition, on_delivery=self._done(partition, self._number))
+                self._producer.produce(Place(TOPIC, partition), b"", self._done(partition, self._number))
                 pending[self._number] = time.monotonic()
 
     def _done(self, partition: int, number: int) -> Callable[[KafkaError | None, Message], None]:

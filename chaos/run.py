@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -81,6 +82,8 @@ class Report:
     """The number of responses to logins with the guest's passwords, which are valid at times."""
     changes: int = 0
     """Changes of rights and passwords that were made."""
+    falls: int = 0
+    """Fatal errors of librdkafka after a sequence number was refused by Apache Kafka."""
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Errors that the nodes have logged, by kind of node and text. They are no violations."""
     violations: list[Violation] = field(default_factory=list)
@@ -303,7 +306,8 @@ class Run:
             self.report.shared = sum(map(len, self.history.shared.accepted.values()))
         self._told("reading all records")
         found = self._read_everything() + self._compare_logs()
-        self.report.violations = found + violations(self.history)
+        self.report.falls, fallen = of_falls(self.history.falls, self.kinds)
+        self.report.violations = found + fallen + violations(self.history)
         self.report.errors = logged_errors(self.cluster.nodes.values())
         self.report.repeated = repeated(self.history)
         self.report.acknowledged = self.history.acknowledged
@@ -346,6 +350,20 @@ class Run:
             found += [Violation(Kind.CHANGED, text) for text in agree(place, replicas)]
             self.history.incarnations[place] = Incarnations.of_log(next(iter(replicas.values())))
         return found
+
+
+def of_falls(falls: Sequence[str], kinds: Mapping[int, str]) -> tuple[int, list[Violation]]:
+    """The number of fatal errors that Apache Kafka explains, and violations for the others.
+
+    It keeps the last batch of each producer in a snapshot. After a start from one, it takes an earlier batch that the
+    client sends again for one that is out of order, and librdkafka gives up.
+    """
+    found = []
+    for text in falls:
+        told = re.search(r"sequence desynchronization with broker (\d+)", text)
+        if told is None or kinds.get(int(told[1])) != KAFKA:
+            found.append(Violation(Kind.INCIDENT, text))
+    return len(falls) - len(found), found
 
 
 def replaced(cluster: Cluster, kafka_nodes: int, seed: int) -> list[int]:
