@@ -28,6 +28,7 @@ from compat_tests.rolling import PARTITIONS, QUIET, Group, Stream, Transactions,
 from compat_tests.rolling_java import Copier, Counts
 from compat_tests.streams_rounds import PARTITIONS as COUNTED_PARTITIONS
 from compat_tests.streams_rounds import PROTOCOLS, SINK, SOURCE
+from compat_tests.voters import grow
 from kpybroker.wire.records.batch import read_records, split
 from oracle.cluster import Cluster
 from oracle.kafka import QUICK_JVM
@@ -103,8 +104,7 @@ def kafka_cluster(*, dynamic: bool, directory: Path | None = None) -> Iterator[C
     """Three nodes of Apache Kafka, each a broker and a voter. The voters are static or dynamic."""
     with Cluster(KAFKA, grows=dynamic, properties=SETTINGS, jvm=QUICK_JVM, directory=directory) as cluster:
         for node_id in (2, 3) if dynamic else ():
-            file = cluster.nodes[node_id].directory / "server.properties"
-            cluster.tool("kafka-metadata-quorum", "--command-config", str(file), "add-controller").ok()
+            grow(cluster, node_id)
         yield cluster
 
 

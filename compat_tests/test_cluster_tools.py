@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from compat_tests.voters import add, grow, remove
 from oracle.cluster import PATIENCE_S, Cluster
 from oracle.kafka import CLUSTER_ID, Ran, tool
 
@@ -81,27 +82,6 @@ def replication(cluster: Cluster) -> dict[int, tuple[str, str]]:
     names = [name.strip() for name in lines[0].split("\t")]
     rows = [dict(zip(names, (cell.strip() for cell in line.split("\t")), strict=True)) for line in lines[1:]]
     return {int(row["NodeId"]): (row["DirectoryId"], row["Status"]) for row in rows}
-
-
-def settings_of(cluster: Cluster, node_id: int) -> Path:
-    """The node's settings as a file: the tool reads id, listeners and directory of the controller from it."""
-    node = cluster.nodes[node_id]
-    path = node.directory / "controller.properties"
-    path.write_text("".join(f"{name}={value}\n" for name, value in node.properties.items() if "kpybroker" not in name))
-    return path
-
-
-def add(cluster: Cluster, node_id: int) -> Ran:
-    return quorum(cluster, "--command-config", str(settings_of(cluster, node_id)), "add-controller")
-
-
-def remove(cluster: Cluster, node_id: int, directory: str) -> Ran:
-    return quorum(cluster, "remove-controller", "--controller-id", str(node_id), "--controller-directory-id", directory)
-
-
-def grow(cluster: Cluster, node_id: int) -> None:
-    """Add a voter as soon as it has caught up."""
-    until(lambda: add(cluster, node_id).code == 0, f"{node_id} is added")
 
 
 def test_one_voter_and_two_observers(cluster: Cluster) -> None:

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat_tests.rolling import QUIET
+from compat_tests.voters import directory_id
 from oracle.cluster import Cluster
 from oracle.takeover import KAFKA, KPYBROKER
 from oracle.target import NotStarted
@@ -112,8 +113,3 @@ def test_a_directory_of_another_cluster_or_node(cluster: Cluster) -> None:
     assert "another broker is registered with the same data directory" in end_of_start(cluster)
     file.write_bytes(before)
     check_that_it_serves_on(cluster)
-
-
-def directory_id(cluster: Cluster, node_id: int) -> str:
-    text = (cluster.nodes[node_id].data / "meta.properties").read_text()
-    return str(re.findall(r"^directory.id=(.*)$", text, re.MULTILINE)[0])

@@ -127,6 +127,11 @@ class Conversation:
         quorum = self._quorum()
         return {} if quorum is None else {row.replica_id: row.log_end_offset for row in quorum.current_voters}
 
+    def voters(self) -> dict[int, bytes]:
+        """Voter -> its directory id, according to the leader of the quorum; empty if there is none."""
+        quorum = self._quorum()
+        return {} if quorum is None else {row.replica_id: row.replica_directory_id for row in quorum.current_voters}
+
     def _quorum(self) -> Any:
         """The row of a DescribeQuorum response; None if the quorum has no leader."""
         topic = describe_quorum.TopicData(topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData()])
