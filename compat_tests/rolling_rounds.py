@@ -26,6 +26,8 @@ from rich.table import Table
 
 from compat_tests.rolling import PARTITIONS, QUIET, Group, Stream, Transactions, read_all
 from compat_tests.rolling_java import Copier, Counts
+from compat_tests.rolling_shares import STATE, ShareGroup
+from compat_tests.rolling_shares import TOPIC as JOBS
 from compat_tests.streams_rounds import PARTITIONS as COUNTED_PARTITIONS
 from compat_tests.streams_rounds import PROTOCOLS, SINK, SOURCE
 from compat_tests.voters import grow
@@ -39,6 +41,9 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 WAYS = ("stop", "kill9")
 SETTINGS = {
     "transaction.state.log.num.partitions": "5",
+    "share.coordinator.state.topic.num.partitions": "5",
+    "group.share.min.session.timeout.ms": "15000",
+    "group.share.session.timeout.ms": "15000",
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "auto.create.topics.enable": "false",
@@ -56,10 +61,13 @@ ENTRY = re.compile(r"^\[[\d\-: ,]+\] (?:ERROR|FATAL) (.*\n.*)$", re.MULTILINE)
 """An error, with the first line of its stack trace."""
 KAFKAS_OWN = re.compile(
     r"Unexpected error handling request .* BrokerHeartbeatRequestData"  # a new leader that is not active yet
-    r"|Coordinator loader is closed"  # it stops while it loads
+    r"|Coordinator loader is closed|Stopped loading records from"  # it stops, or no longer leads, while it loads
     r"|The write event Timeout.*requests intended only for the leader"  # it no longer leads the group's partition
     r"|Error processing append operation .*\n.*OutOfOrderSequence"  # it was not the leader yet for an earlier request
     r"|Exception when handling request .*\n.*ErrorMeter"  # it answers a request while it stops
+    r"|no such share session found"  # the share consumer's session ended with the broker that had it
+    r"|Write request leader epoch is smaller|Unable to perform write state RPC .* epoch in the request is older"
+    r"|Failed to write the share group state .*\n.*NotLeaderOrFollower|No share partition found .* while releasing"
     r"|Exceptionally slow controller event|event queue overloaded|[Tt]imed out|TimeoutException"  # a slow machine
 )
 """Refusals that brokers and clients repeat while a leader changes, the end of a node, and effects of a slow machine."""
@@ -97,6 +105,8 @@ class Step(NamedTuple):
     """The longest time without an acknowledgement for a partition, for librdkafka."""
     java_silence_s: float | None
     """The longest time between two transactions of the Java copier."""
+    share_silence_s: float | None
+    """The longest time between two confirmed acceptances of the share group."""
 
 
 @contextlib.contextmanager
@@ -143,13 +153,14 @@ class Rolling:
     """The replacements of a cluster's nodes, under load.
 
     how: one of WAYS. java: the group.protocol of a Kafka Streams application, which then runs beside a copier with the
-    Java client; None for clients of librdkafka alone.
+    Java client; None for clients of librdkafka alone. share: whether a share group runs, too.
     """
 
-    def __init__(self, cluster: Cluster, *, how: str = "stop", java: str | None = None) -> None:
+    def __init__(self, cluster: Cluster, *, how: str = "stop", java: str | None = None, share: bool = False) -> None:
         self.cluster = cluster
         self.how = how
-        self.topics = (LOAD, COPIES) if java is None else (LOAD, COPIES, JAVA_COPIES, SOURCE, SINK)
+        self.topics = (LOAD, COPIES) + ((JAVA_COPIES, SOURCE, SINK) if java else ()) + ((JOBS,) if share else ())
+        self.internal = (*INTERNAL, STATE) if share else INTERNAL
         create_topics(cluster, *self.topics)
         bootstrap = cluster.bootstrap
         self.transactions = Transactions(bootstrap, COPIES, "copier")
@@ -160,6 +171,7 @@ class Rolling:
         self.stream = Stream(bootstrap, LOAD)
         self.copier = None if java is None else Copier(bootstrap, LOAD, JAVA_COPIES)
         self.counts = None if java is None else Counts(bootstrap, cluster.directory, java)
+        self.shares = ShareGroup(bootstrap) if share else None
 
     def play(self, rounds: int = 1, kinds: tuple[str, ...] = (KPYBROKER, KAFKA)) -> Iterator[Step]:
         """Replace each node by one of each kind in turn, and check the records afterwards."""
@@ -171,6 +183,8 @@ class Rolling:
                 programs.enter_context(self.counts.program)
                 self.counts.await_running()
             with self._clients():
+                if self.shares is not None:
+                    self.shares.await_consuming()
                 for kind in kinds * rounds:
                     for node_id in self.cluster.nodes:
                         yield self._step(node_id, kind)
@@ -181,6 +195,7 @@ class Rolling:
     def _clients(self) -> Iterator[None]:
         """The stream ends first, so that the groups can read it all."""
         clients = [self.transactions, *self.groups, *([] if self.counts is None else [self.counts]), self.stream]
+        clients += [] if self.shares is None else self.shares.clients
         with contextlib.ExitStack() as running:
             for client in clients:
                 running.enter_context(client)
@@ -191,8 +206,8 @@ class Rolling:
         cluster, node = self.cluster, self.cluster.nodes[node_id]
         begun, begun_s = self.stream.count, time.monotonic()
         self.stream.silence.take()
-        if self.copier is not None:
-            self.copier.silence.take()
+        for silence in (each.silence for each in (self.copier, self.shares) if each is not None):
+            silence.take()
         self.transactions.open()
         if self.how == "kill9":
             node.kill9()
@@ -200,12 +215,15 @@ class Rolling:
             assert node.stop() == EXIT_CODES[node.name]
         cluster.become(kind, node_id)
         cluster.nodes[node_id].start()
-        cluster.await_in_sync(*self.topics, *INTERNAL)
+        cluster.await_in_sync(*self.topics, *self.internal)
         cluster.await_voters()
         self.transactions.close()
         assert self.stream.count > begun
-        java_s = None if self.copier is None else self.copier.silence.take()
-        return Step(node_id, kind, time.monotonic() - begun_s, self.stream.silence.take(), java_s)
+        took_s, silence_s = time.monotonic() - begun_s, self.stream.silence.take()
+        java_s, share_s = (None if each is None else each.silence.take() for each in (self.copier, self.shares))
+        if self.shares is not None:
+            self.shares.check_starts()
+        return Step(node_id, kind, took_s, silence_s, java_s, share_s)
 
     def _check_records(self) -> None:
         """Every acknowledged record is stored, once and in order, and every reader has read it once."""
@@ -217,6 +235,8 @@ class Rolling:
         if self.copier is not None and self.counts is not None:
             self.copier.check(stored[LOAD])
             self.counts.check()
+        if self.shares is not None:
+            self.shares.check(read_all(self.cluster.bootstrap, JOBS))
 
     def check_replicas(self) -> int:
         """Stop all nodes cleanly. The replicas of each partition have the same bytes, and the stream's records are in
@@ -240,18 +260,23 @@ def main() -> int:
     parser.add_argument("--dynamic", action="store_true", help="voters of KIP-853")
     parser.add_argument("--java", action="store_true", help="also run a Java copier and Kafka Streams")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="classic", help="group.protocol of Kafka Streams")
+    parser.add_argument("--share", action="store_true", help="also run a share group")
     parser.add_argument("--to", choices=(KPYBROKER, KAFKA), default=KPYBROKER)
     arguments = parser.parse_args()
     console = Console()
-    table = Table("step", "node", "becomes", "in sync after, s", "longest silence, s", "Java's, s")
+    table = Table("step", "node", "becomes", "in sync after, s", "longest silence, s", "Java's, s", "share group's, s")
     directory = Path(tempfile.mkdtemp(prefix="rolling-"))
     with kafka_cluster(dynamic=arguments.dynamic, directory=directory) as cluster:
-        rolling = Rolling(cluster, how=arguments.how, java=arguments.protocol if arguments.java else None)
+        java = arguments.protocol if arguments.java else None
+        rolling = Rolling(cluster, how=arguments.how, java=java, share=arguments.share)
         try:
             for number, step in enumerate(rolling.play(arguments.rounds, (arguments.to, KAFKA)), 1):
-                row = (str(number), str(step.node_id), step.kind, f"{step.took_s:.1f}", f"{step.silence_s:.1f}")
-                table.add_row(*row, "" if step.java_silence_s is None else f"{step.java_silence_s:.1f}")
+                times_s = (step.took_s, step.silence_s, step.java_silence_s, step.share_silence_s)
+                row = (str(number), str(step.node_id), step.kind, *("" if s is None else f"{s:.1f}" for s in times_s))
+                table.add_row(*row)
                 console.print(*row)
+            if rolling.shares is not None:
+                console.print(rolling.shares.summary)
             console.print(f"records repeated in a new producer epoch (KIP-360): {rolling.check_replicas()}")
         except AssertionError as broken:
             console.print(f"[red]broken[/red]; see {directory}: {str(broken)[:2000]}")

@@ -30,19 +30,20 @@ def test_all_other_logs_are_refused(batches: list[tuple[int, list[int]]]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("dynamic", "how", "java"),
+    ("dynamic", "how", "java", "share"),
     [
-        pytest.param(False, "stop", None, id="static voters"),
-        pytest.param(True, "stop", None, id="dynamic voters", marks=pytest.mark.full),
-        pytest.param(False, "kill9", None, id="static voters, killed", marks=pytest.mark.full),
-        pytest.param(True, "kill9", None, id="dynamic voters, killed", marks=pytest.mark.full),
-        pytest.param(False, "stop", "classic", id="static voters, Java", marks=pytest.mark.full),
-        pytest.param(True, "kill9", "streams", id="dynamic voters, killed, Java", marks=pytest.mark.full),
+        pytest.param(False, "stop", None, False, id="static voters"),
+        pytest.param(True, "stop", None, False, id="dynamic voters", marks=pytest.mark.full),
+        pytest.param(False, "kill9", None, False, id="static voters, killed", marks=pytest.mark.full),
+        pytest.param(True, "kill9", None, False, id="dynamic voters, killed", marks=pytest.mark.full),
+        pytest.param(False, "stop", "classic", False, id="static voters, Java", marks=pytest.mark.full),
+        pytest.param(True, "kill9", "streams", False, id="dynamic voters, killed, Java", marks=pytest.mark.full),
+        pytest.param(False, "stop", None, True, id="share group", marks=pytest.mark.full),
     ],
 )
-def test_each_node_is_replaced_there_and_back(dynamic: bool, how: str, java: str | None) -> None:
+def test_each_node_is_replaced_there_and_back(dynamic: bool, how: str, java: str | None, share: bool) -> None:
     with kafka_cluster(dynamic=dynamic) as cluster:
-        rolling = Rolling(cluster, how=how, java=java)
+        rolling = Rolling(cluster, how=how, java=java, share=share)
         assert len(list(rolling.play())) == 2 * len(cluster.nodes)
         errors = logged_errors(cluster)
         assert not errors, "\n".join(errors)
