@@ -38,7 +38,7 @@ from bench import (
     views,
 )
 from bench.brokers import NAMES, started
-from bench.measure import Brokers, Case, LoadError, Measure, Result, Row
+from bench.measure import Brokers, Case, LoadError, Measure, Result, Row, warm_up
 from bench.noise import Slice, measured, quietest
 from bench.target import Target
 from kpybroker import errors
@@ -71,7 +71,6 @@ REPEATS_MAX = 200
 """The most slices of one run that are repeated because of noise, so that a busy machine does not take hours."""
 QUICK_WARM_UP_SLICES = 4
 QUICK_REPEATS = 12
-STEADY = 0.05
 
 WIDTH = 180
 """The width of the table if the output is not a terminal."""
@@ -189,17 +188,6 @@ class Session:
         """Draw the display, only between slices, so that it does not disturb measurements."""
         self.progress.update(bar, description=f"{case.name}: {target.name}, {what}")
         self.progress.refresh()
-
-
-def warm_up(case: Case, target: Target, slices_max: int) -> None:
-    """Repeat slices until two in a row agree, or the case's cap or `slices_max` is reached. Their figures do not
-    count."""
-    before = 0.0
-    for _ in range(min(case.warm_up_slices, slices_max)):
-        now = case.slice(target)[case.measures[0].key]
-        if abs(now - before) <= STEADY * now:
-            return
-        before = now
 
 
 def main(

@@ -30,10 +30,10 @@ def fresh_name(case: str) -> str:
 
 
 def create_topic(target: Target, topic: str, partitions: int) -> None:
-    """Create a topic with the target's number of replicas, and wait until every partition has a leader."""
+    """Create a topic with the target's replicas, and wait until every partition has a leader."""
     admin = _admin(target.bootstrap)
     settings = {"file.delete.delay.ms": "100"}
-    new = NewTopic(topic, partitions, replication_factor=target.replicas, config=settings)
+    new = NewTopic(topic, partitions, config=settings, **target.placed(partitions))
     admin.create_topics([new], operation_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:

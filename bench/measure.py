@@ -13,6 +13,9 @@ from bench.noise import Noise
 from bench.stalls import Stalls
 from bench.target import Cost, Target
 
+STEADY = 0.05
+"""How much two warm-up slices in a row may differ if the broker is warm."""
+
 
 class Better(Enum):
     HIGHER = "higher"
@@ -173,6 +176,17 @@ class Case(ABC):
     def clean(self, target: Target) -> None:
         """Release disk space and memory."""
         return
+
+
+def warm_up(case: Case, target: Target, slices_max: int) -> None:
+    """Repeat slices until two in a row agree, or the case's cap or `slices_max` is reached. Their figures do not
+    count."""
+    before = 0.0
+    for _ in range(min(case.warm_up_slices, slices_max)):
+        now = case.slice(target)[case.measures[0].key]
+        if abs(now - before) <= STEADY * now:
+            return
+        before = now
 
 
 class LoadError(Exception):

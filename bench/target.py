@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from oracle.cluster import Cluster
@@ -89,12 +89,18 @@ class Target:
         """The leader of partition 0 of this topic."""
         return self
 
+    def placed(self, partitions: int) -> dict[str, Any]:
+        """The arguments of NewTopic that place the replicas of a new topic."""
+        return {"replication_factor": self.replicas}
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget(Target):
-    """Several started brokers. Their cost is the sum over all of them."""
+    """Several started brokers. Their cost is the sum over all of them. Each partition of a new topic has its replicas
+    on `brokers`, and the first of them leads it; if empty, the cluster places them."""
 
     cluster: "Cluster | None" = None
+    brokers: tuple[int, ...] = ()
 
     @property
     def nodes(self) -> "Cluster":
@@ -107,6 +113,9 @@ class ClusterTarget(Target):
 
     def resident_bytes(self) -> int:
         return sum(Target(self.name, "", node.pid).resident_bytes() for node in self.nodes.nodes.values())
+
+    def placed(self, partitions: int) -> dict[str, Any]:
+        return {"replica_assignment": [list(self.brokers)] * partitions} if self.brokers else super().placed(partitions)
 
     def leading(self, topic: str) -> Target:
         node = self.nodes.nodes[self.nodes.leader_of(topic, 0)]
