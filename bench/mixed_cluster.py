@@ -48,6 +48,7 @@ def started(kpybroker: tuple[int, ...]) -> Iterator[Cluster]:
     with nodes:
         yield nodes
         control.forget()
+        nodes.kill9()  # the last nodes of Apache Kafka to stop would wait for a controller
 
 
 def target(name: str, nodes: Cluster, leader: int, *followers: int) -> ClusterTarget:
@@ -65,13 +66,13 @@ class Loads:
     def __init__(self, runs: int, console: Console) -> None:
         self._runs = runs
         self._console = console
-        self._cases: list[Case] = [
+        self.cases: list[Case] = [
             ClusterProduce(100, "librdkafka produce 100 B", 600_000),
             ClusterProduce(1024, "librdkafka produce 1 KiB", 200_000),
             ClusterAckLatency(),
         ]
-        self._figures: dict[str, Figures] = {}
-        self._noise: dict[str, Noise] = {}
+        self.figures: dict[str, Figures] = {}
+        self.noise: dict[str, Noise] = {}
 
     def take(self, kpybroker: tuple[int, ...]) -> None:
         """Run all loads on Apache Kafka alone, and on a cluster in which these nodes are kpybroker."""
@@ -82,7 +83,7 @@ class Loads:
             self._all([target(BY_KPYBROKER, nodes, kpybroker[0]), target(BY_KAFKA, nodes, kafka)])
 
     def _all(self, targets: list[ClusterTarget]) -> None:
-        for case in self._cases:
+        for case in self.cases:
             for each in targets:
                 self._console.print(f"{case.name}: {each.name}, warming up")
                 warm_up(case, each, WARM_UP_SLICES_MAX)
@@ -94,22 +95,22 @@ class Loads:
     def _run(self, case: Case, each: ClusterTarget) -> None:
         memory.touch(case.touched_bytes)
         taken = quietest(lambda: measured(lambda: case.slice(each)), case.repeats)
-        worst = self._noise.get(case.name, Noise(0.0, 0.0))
-        self._noise[case.name] = max(worst, taken.noise, key=lambda noise: noise.excess)
+        worst = self.noise.get(case.name, Noise(0.0, 0.0))
+        self.noise[case.name] = max(worst, taken.noise, key=lambda noise: noise.excess)
         for key, value in taken.figures.items():
-            self._figures.setdefault(each.name, {}).setdefault(key, []).append(value)
+            self.figures.setdefault(each.name, {}).setdefault(key, []).append(value)
 
     def table(self) -> Table:
         """The median, the smallest and the largest figure of each load, and the ratio of the medians."""
         mixed = (BY_KPYBROKER, BY_KAFKA)
         shown = Table("acks=all, RF 3", "unit", ALONE, *(head for name in mixed for head in (name, "ratio")), "others")
-        for case in self._cases:
+        for case in self.cases:
             for measure in case.measures:
-                found = {name: Spread.of(figures[measure.key]) for name, figures in self._figures.items()}
+                found = {name: Spread.of(figures[measure.key]) for name, figures in self.figures.items()}
                 cells = [_shown(found[ALONE])]
                 for name in mixed:
                     cells += [_shown(found[name]), shown_ratio(found[name].median / found[ALONE].median)]
-                shown.add_row(measure.label, measure.unit, *cells, f"{self._noise[case.name].others:.0%}")
+                shown.add_row(measure.label, measure.unit, *cells, f"{self.noise[case.name].others:.0%}")
         return shown
 
 

@@ -9,11 +9,14 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.table import Table
 
 from bench import history, plot
 from bench.__main__ import FAMILIES
 from bench.history import Figure, Line, Load
 from bench.measure import Better, Measure, Result, Row
+from bench.mixed_cluster import ALONE, BY_KAFKA, BY_KPYBROKER, FAILURES, NODES, Loads, silence_table
 from bench.noise import KERNEL_THREAD, OTHERS_MAX, STOLEN_MAX, CpuTime, Noise, Slice, cpu_time, quietest
 from bench.report import of_load
 from bench.stalls import Stalls
@@ -42,6 +45,52 @@ lines = st.builds(
     st.booleans(),
     st.dictionaries(words, loads, max_size=2),
 )
+
+
+# ---- a mixed cluster
+
+
+def text_of(table: Table) -> str:
+    console = Console(width=300)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def test_the_ratios_of_a_mixed_cluster_are_to_apache_kafka_alone() -> None:
+    loads = Loads(2, Console())
+    for name, factor in (ALONE, 1.0), (BY_KPYBROKER, 3.0), (BY_KAFKA, 0.5):
+        loads.figures[name] = {m.key: [factor, factor * 2] for case in loads.cases for m in case.measures}
+    loads.noise = {case.name: Noise(0.25, 0.0) for case in loads.cases}
+    lines = [line for line in text_of(loads.table()).splitlines() if "25%" in line]
+    assert len(lines) == sum(len(case.measures) for case in loads.cases)
+    for line in lines:
+        assert [cell.strip() for cell in line.split("│")[3:9]] == [
+            "1.50 [1.00-2.00]",
+            "4.50 [3.00-6.00]",
+            "3.00",
+            "0.75 [0.50-1.00]",
+            "0.50",
+            "25%",
+        ]
+
+
+def test_each_failure_has_its_kinds_of_nodes_and_both_kinds_unless_alone() -> None:
+    assert len({(failure.victim, failure.controller) for failure in FAILURES if not failure.is_alone}) == 4
+    for failure in FAILURES:
+        kinds = ["kpybroker" if node in failure.kpybroker else "kafka" for node in NODES]
+        assert kinds[:2] == [failure.victim, failure.controller]
+        assert len(set(kinds)) == 1 + (not failure.is_alone)
+
+
+def test_a_silence_above_the_goal_is_short_only_where_kpybroker_controls() -> None:
+    for longest_s, verdict in (1.5, "reached"), (1.51, "SHORT"):
+        found = {
+            each: {"new": [9.0], "whole": [9.0], "librdkafka": [0.1, 0.2], "java": [longest_s]} for each in FAILURES
+        }
+        lines = {line.split("│")[1].strip(): line for line in text_of(silence_table(found)).splitlines() if "│" in line}
+        for failure in FAILURES:
+            assert (verdict in lines[failure.label]) == (failure.controller == "kpybroker")
 
 
 # ---- noise
