@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -101,6 +103,50 @@ def test_a_tail_that_a_clean_shutdown_cannot_leave_is_damage(tmp_path: Path) -> 
     with pytest.raises(Damage, match="after a clean shutdown"):
         reopened(log, clean=True)
     assert reopened(log, clean=False).end == 60
+
+
+def message(offset: int, magic: int, value: bytes = b"v") -> bytes:
+    """A message of an old format, as Apache Kafka wrote it before 0.11."""
+    timestamp = struct.pack(">q", 1000) if magic else b""
+    body = struct.pack(">bb", magic, 0) + timestamp + struct.pack(">ii", -1, len(value)) + value
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])
+def test_messages_of_an_old_format_are_not_truncated(tmp_path: Path, magic: int, size: int, is_clean: bool) -> None:
+    log = filled(tmp_path)
+    log.close()
+    path = Path(log.segments.active.path + ".log")
+    position = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(message(60, magic, b"v" * size) + message(61, magic))
+    before = files(tmp_path)
+    with pytest.raises(Damage, match=f"{path}: a message of format {magic} at position {position}"):
+        reopened(log, clean=is_clean, recovery_point=0)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_torn_message_of_an_old_format_is_truncated(tmp_path: Path, magic: int) -> None:
+    log = filled(tmp_path)
+    log.close()
+    with Path(log.segments.active.path + ".log").open("ab") as file:
+        file.write(message(60, magic, b"v" * 100)[:-1])
+    assert reopened(log, clean=False, recovery_point=0).end == 60
+
+
+def test_a_message_of_an_old_format_that_is_read_is_named(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    path = Path(log.segments[0].path + ".log")
+    path.write_bytes(message(0, 1) + path.read_bytes()[len(message(0, 1)) :])
+    again = reopened(log, clean=True)
+    with pytest.raises(KafkaError):
+        again.read(0, 1000, upper=60, min_one=True)
+    assert again.offline is not None
+    assert f"{path}: a message of format 1 at position 0" in again.offline
 
 
 def test_a_preallocated_tail_is_truncated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

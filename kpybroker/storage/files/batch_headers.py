@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, WALKED, Batch
+from kpybroker.wire.records.batch import HEADER_BYTES, MAGIC_AT, PREFIX_BYTES, WALKED, Batch
 
 
 class BatchHeaders:
@@ -44,7 +44,7 @@ class BatchHeaders:
                 raise StopIteration
         base_offset, length, last_delta = WALKED.unpack_from(self._chunk, inside)
         size = length + PREFIX_BYTES
-        if size < HEADER_BYTES or at + size > self._end():
+        if size < HEADER_BYTES or self._chunk[inside + MAGIC_AT] != 2 or at + size > self._end():
             raise StopIteration
         self._header = inside
         self._at = at + size

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from kpybroker.errors import Damage, ErrorCode
+from kpybroker.storage.files.old_messages import old_message
 from kpybroker.storage.files.segment import LOG, Segment, SegmentGone
 from kpybroker.storage.files.segments import Segments
 from kpybroker.storage.files.txn_index import AbortedTransaction
@@ -285,7 +286,7 @@ def aborted_within(segments: Segments, offset: int, records: Buffer) -> list[Abo
 
 
 def _no_batch(segment: Segment, position: int, offset: int) -> Damage:
-    return Damage(
+    return old_message(segment, position) or Damage(
         f"{segment.path}{LOG}: the bytes at position {position}, where the batch with offset {offset} or one before it "
         "should be, are not a batch; stop the broker, and see `kpybroker storage check` and `repair`"
     )

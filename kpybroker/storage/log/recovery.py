@@ -14,6 +14,7 @@ from kpybroker.config import LogSettings
 from kpybroker.errors import Damage
 from kpybroker.storage.files.epochs import LeaderEpochs
 from kpybroker.storage.files.file_pool import FilePool
+from kpybroker.storage.files.old_messages import old_message
 from kpybroker.storage.files.segment import (
     INDEX,
     LOG,
@@ -227,7 +228,7 @@ def _end_of(segment: Segment) -> int:
     for at, _, next_offset, size in segment.walk(position):
         end, reached = next_offset, at + size
     if reached != segment.size_bytes:
-        raise Damage(
+        raise old_message(segment, reached) or Damage(
             f"{segment.path}{LOG}: after a clean shutdown, the bytes from {reached} to {segment.size_bytes} are not "
             "batches"
         )
@@ -307,7 +308,8 @@ def scan(
     """Check every batch, truncate the bytes after the last valid batch, and rebuild the indexes.
 
     Return the end offset and the reason for the truncation, which is "" if nothing was truncated. Raises OSError.
-    Raises Damage instead of truncating below `synced_end`, because a crash cannot have caused invalid bytes there.
+    Raises Damage instead of truncating below `synced_end`, because a crash cannot have caused invalid bytes there, and
+    instead of truncating messages of an old format.
     """
     file_bytes = segment.size_bytes
     segment.begin_scan()
@@ -339,6 +341,8 @@ def scan(
         end = batch.next_offset
         position += needed
     segment.give_back(chunk)
+    if why and (old := old_message(segment, position)) is not None:
+        raise old
     if why and end < synced_end:
         raise Damage(
             f"{segment.path}{LOG}: {why} at position {position}, where offset {end} should be, which had been on the "
