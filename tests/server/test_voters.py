@@ -18,6 +18,8 @@ from tests.server.voting import Quorum, run_quorum
 
 pytestmark = pytest.mark.slow
 
+OTHER_CLUSTER = "b3B5YnJva2VyLXZvdGVycw"
+
 
 async def makes(quorum: Quorum, name: str) -> None:
     """Check that the cluster works by creating a topic, which must become known to every node."""
@@ -211,7 +213,7 @@ def test_static_voters_become_dynamic_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "why"),
     [
-        ({"kpybroker.cluster.id": "b3B5YnJva2VyLXZvdGVycw"}, "belong to another cluster"),
+        ({"kpybroker.cluster.id": OTHER_CLUSTER}, "belong to another cluster"),
         ({"node.id": "1"}, "this node has the same id|refused with DUPLICATE_BROKER_REGISTRATION"),
         ({"node.id": "2"}, "this node has the same id|refused with DUPLICATE_BROKER_REGISTRATION"),
     ],
@@ -228,6 +230,35 @@ def test_a_node_that_does_not_belong_to_the_cluster_is_told_so(tmp_path: Path, o
         await quorum.voting(1, 2, 3)
 
     run_quorum(tmp_path, play)
+
+
+def test_a_node_that_is_given_listeners_of_brokers_finds_no_leader(tmp_path: Path) -> None:
+    """A broker's response to a Fetch of the metadata log names no leader of the quorum."""
+
+    async def play(quorum: Quorum) -> None:
+        await quorum.start(1)
+        servers = {"controller.quorum.bootstrap.servers": quorum.nodes[1].bootstrap}
+        quorum.own[2] = {**servers, "initial.broker.registration.timeout.ms": "1500"}
+        with pytest.raises(ConfigError, match="found no leader of the metadata quorum within 1500 ms"):
+            await quorum.start(2)
+        await makes(quorum, "still")
+
+    run_quorum(tmp_path, play)
+
+
+def test_a_static_voter_of_another_cluster_is_told_so(tmp_path: Path) -> None:
+    """It does not wait for a leader, and the voters of the cluster go on."""
+
+    async def play(cluster: Cluster) -> None:
+        await cluster.start(1, 2)
+        cluster.settings["kpybroker.cluster.id"] = OTHER_CLUSTER
+        others = ", ".join(f"{node_id} at 127.0.0.1:{cluster.ports[node_id]}" for node_id in (1, 2))
+        why = f"the controllers {others} belong to another cluster: this node belongs to {OTHER_CLUSTER}; "
+        with pytest.raises(ConfigError, match=why):
+            await cluster.start(3)
+        assert await cluster.leader() in (1, 2)
+
+    run_cluster(tmp_path, play)
 
 
 def test_a_minority_of_voters_names_the_missing_ones(

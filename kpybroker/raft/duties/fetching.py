@@ -185,7 +185,8 @@ class MetadataFetcher:
                 f"belongs to {driver.identity.cluster_id}; correct the addresses of the controllers, or choose an "
                 "empty directory (log.dirs) and set kpybroker.cluster.id"
             )
-        leaders = [row.current_leader.leader_id for topic in response.responses for row in topic.partitions]
+        rows = [row for topic in response.responses for row in topic.partitions]
+        leaders = [row.current_leader.leader_id for row in rows if row.current_leader is not None]
         if source.node_id != raft.NOBODY or driver.identity.node_id not in leaders:
             self._twin_since_ms = None
             return

@@ -30,6 +30,7 @@ class Readiness:
         self._voter_rpcs = voter_rpcs
         self._callbacks: list[Callable[[], None]] = []
         self._refused: asyncio.Future[str] | None = None
+        voter_rpcs.excluded.append(self.refuse)
         self._target = (-1, 0)
         """An epoch, and the first high watermark that its leader reported."""
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from kpybroker.client.peer import Peer
-from kpybroker.errors import KafkaError, MalformedFrame
+from kpybroker.errors import ErrorCode, KafkaError, MalformedFrame
 from kpybroker.raft.addresses import Address
 from kpybroker.raft.core import state as raft
 from kpybroker.raft.driver import Driver, Question
@@ -39,6 +40,10 @@ class VoterRpcs:
         self._under_way: dict[int, tuple[Question, asyncio.Task[None]]] = {}
         self._twin_known_to: int | None = None
         """The last voter that named this node as the leader while this node requested votes."""
+        self._strangers: set[int] = set()
+        """The voters whose last response was that this node belongs to another cluster."""
+        self.excluded: list[Callable[[str], None]] = []
+        """Called with the reason when so many voters belong to another cluster that no leader can be elected."""
 
     def ask(self, question: Question) -> None:
         """Send a request, unless an equal request is waiting for its response."""
@@ -135,7 +140,7 @@ class VoterRpcs:
                 response = await peer.ask("BeginQuorumEpoch", me.begin(question, voters))
             case raft.AskEnd():
                 response = await peer.ask("EndQuorumEpoch", me.end(question, voters))
-        row = self._row_of(response)
+        row = self._row_of(response, question.to)
         return None if row is None else raft.LeaderTold(row.leader_epoch, row.leader_id)
 
     async def _vote(self, peer: Peer, question: raft.AskVote) -> raft.Event | None:
@@ -143,17 +148,35 @@ class VoterRpcs:
         if question.is_pre_vote and peer.best_version(VOTE) < PRE_VOTE_VERSION:
             return raft.VoteTold(question.to, question.epoch, raft.NOBODY, True, True)
         me = self._driver.identity
-        row = self._row_of(await peer.ask("Vote", me.vote(question, self._driver.voters.set)))
+        row = self._row_of(await peer.ask("Vote", me.vote(question, self._driver.voters.set)), question.to)
         if row is None:
             return None
         self._twin_known_to = question.to if row.leader_id == me.node_id else None
         return raft.VoteTold(question.to, row.leader_epoch, row.leader_id, row.vote_granted, question.is_pre_vote)
 
-    def _row_of(self, response: Any) -> Any:
+    def _row_of(self, response: Any, voter: int) -> Any:
         """Return the response's row, or None if the voter refused the whole request. The leader's address in the
         response is noted."""
         self._driver.addresses.learn((node.node_id, node.host, node.port) for node in response.node_endpoints)
+        if response.error_code != ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self._strangers.discard(voter)
+        elif voter not in self._strangers:
+            self._add_stranger(voter)
         if response.error_code:
-            log.warning("a voter refused a request of this node with error code %d", response.error_code)
+            log.warning("voter %d refused a request of this node with error code %d", voter, response.error_code)
             return None
         return next((row for topic in response.topics for row in topic.partitions), None)
+
+    def _add_stranger(self, voter: int) -> None:
+        self._strangers.add(voter)
+        driver = self._driver
+        strangers = [each for each in driver.voters.ids if each in self._strangers]
+        if 2 * (len(driver.voters.ids) - len(strangers)) > len(driver.voters.ids):
+            return
+        shown = ", ".join(f"{each} at {at.host}:{at.port}" for each in strangers if (at := driver.addresses.of(each)))
+        for callback in self.excluded:
+            callback(
+                f"the controllers {shown} belong to another cluster: this node belongs to "
+                f"{driver.identity.cluster_id}; correct controller.quorum.voters, or choose the directory (log.dirs) of "
+                "this node in the other cluster, or an empty one, and set kpybroker.cluster.id"
+            )
