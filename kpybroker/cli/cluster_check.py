@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kpybroker.cli import cluster_facts, group_facts
+from kpybroker.cli.cluster_facts import NodeFacts, QuorumFacts
 from kpybroker.client.client import Client, NodeOutOfReach, check
 from kpybroker.config import parse_config
 from kpybroker.config.effect import KEYS, key_of
@@ -13,7 +14,7 @@ from kpybroker.config.key import Effect
 from kpybroker.config.properties import did_you_mean, is_of_others
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.features import SUPPORTED_FEATURES
-from kpybroker.errors import ConfigError
+from kpybroker.errors import ConfigError, KafkaError
 from kpybroker.wire.api import API
 from kpybroker.wire.rpc import api_versions, describe_configs
 
@@ -67,6 +68,10 @@ async def look(client: Client) -> Checked:
             findings.append(Finding(UNKNOWN, f"broker {node.node_id}", "its settings", str(error)))
         else:
             findings += of_settings(ResourceType.BROKER, rows)
+    try:
+        findings += of_controllers(nodes, await cluster_facts.quorum(client))
+    except (KafkaError, NodeOutOfReach) as error:
+        findings.append(Finding(UNKNOWN, "cluster", "its controllers", str(error)))
     topics = sorted(await client.metadata())
     for start in range(0, len(topics), AT_ONCE):
         rows = await _settings(client, ResourceType.TOPIC, topics[start : start + AT_ONCE], None)
@@ -82,6 +87,13 @@ async def look(client: Client) -> Checked:
         if row.group_type and row.group_type.lower() not in GROUP_TYPES
     ]
     return Checked(_once(findings), len(nodes), len(topics), len(groups))
+
+
+def of_controllers(nodes: Sequence[NodeFacts], quorum: QuorumFacts) -> Iterator[Finding]:
+    """The controllers that are not brokers."""
+    for node_id in cluster_facts.controllers_of(nodes, quorum):
+        why = "no client connects to it; compare its properties file with docs/configuration.md"
+        yield Finding(UNKNOWN, f"controller {node_id}", "its settings", why)
 
 
 def _once(findings: Iterable[Finding]) -> list[Finding]:

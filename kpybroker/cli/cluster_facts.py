@@ -144,6 +144,15 @@ async def quorum(client: Client) -> QuorumFacts:
     return await client.patiently(attempt)
 
 
+def controllers_of(nodes: Sequence[NodeFacts], quorum: QuorumFacts | None) -> dict[int, str | None]:
+    """The nodes of the quorum that are not brokers, with their addresses. A client has no connection to them, so that
+    their kind is unknown."""
+    if quorum is None:
+        return {}
+    others = sorted({*quorum.behind, *quorum.observers} - {node.node_id for node in nodes})
+    return {node_id: quorum.addresses.get(node_id) for node_id in others}
+
+
 async def features(client: Client) -> dict[str, int]:
     """The finalized feature levels by name. Raises KafkaError, OSError."""
     told = await api_versions_of(client)

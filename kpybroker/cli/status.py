@@ -195,7 +195,7 @@ def _show_nodes(nodes: Sequence[NodeFacts], quorum: QuorumFacts | None) -> None:
         state += f", {failed} failed disk{'' if failed == 1 else 's'}" if failed else ""
         about.append((node.node_id, f"{node.host}:{node.port}", _kind(node), ", ".join(roles_of(node, quorum)), state))
         content.append((node.node_id, node.leads, node.replicas, node.in_sync, used, free, node.http))
-    for node_id, address in controllers_of(nodes, quorum).items():
+    for node_id, address in cluster_facts.controllers_of(nodes, quorum).items():
         about.append((node_id, address, "unknown", cluster_facts.CONTROLLER_ROLE, "unknown"))
     show_table(("NODE", "ADDRESS", "KIND", "ROLES", "STATE"), about)
     show_line("")
@@ -217,15 +217,6 @@ def roles_of(node: NodeFacts, quorum: QuorumFacts | None) -> list[str]:
         return node.roles
     is_voter = quorum is not None and node.node_id in quorum.behind
     return [cluster_facts.BROKER_ROLE, *([cluster_facts.CONTROLLER_ROLE] if is_voter else [])]
-
-
-def controllers_of(nodes: Sequence[NodeFacts], quorum: QuorumFacts | None) -> dict[int, str | None]:
-    """The nodes of the quorum that are not brokers, with their addresses. A client has no connection to them, so that
-    their kind is unknown."""
-    if quorum is None:
-        return {}
-    others = sorted({*quorum.behind, *quorum.observers} - {node.node_id for node in nodes})
-    return {node_id: quorum.addresses.get(node_id) for node_id in others}
 
 
 def _show_groups(groups: Sequence[Overview]) -> None:
@@ -263,7 +254,7 @@ def facts_of(screen: Screen) -> dict[str, Any]:
         else [{**asdict(node), "roles": roles_of(node, quorum)} for node in screen.nodes],
         "other_controllers": [
             {"node": node_id, "address": address}
-            for node_id, address in controllers_of(screen.nodes or [], quorum).items()
+            for node_id, address in cluster_facts.controllers_of(screen.nodes or [], quorum).items()
         ],
         "groups": None if screen.groups is None else [each.facts for each in screen.groups],
         "unknown": screen.unknown,

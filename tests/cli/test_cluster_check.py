@@ -9,6 +9,7 @@ import pytest
 
 from kpybroker.cli import cluster_check
 from kpybroker.cli.cluster_check import IGNORED, MISSING, PREVENTS, UNKNOWN, Finding
+from kpybroker.cli.cluster_facts import NodeFacts, QuorumFacts
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.testing import Broker, Cluster
 from kpybroker.wire.api import API
@@ -113,3 +114,11 @@ def test_features_and_apis_that_are_not_served() -> None:
         Finding(PREVENTS, "cluster", "queues.version=2", "this version serves no level of it"),
     ]
     assert [(each.level, each.what) for each in cluster_check.of_apis(told)] == [(MISSING, "API 9999")]
+
+
+def test_the_settings_of_separate_controllers_are_unknown() -> None:
+    """Those of voters and of observers that are not brokers."""
+    nodes = [NodeFacts(node_id, "h", 9092, None, is_fenced=False) for node_id in (1, 2)]
+    quorum = QuorumFacts(101, 1, {2: 0, 101: 0}, observers=[1, 103], addresses={})
+    found = [(each.level, each.where, each.what) for each in cluster_check.of_controllers(nodes, quorum)]
+    assert found == [(UNKNOWN, f"controller {node_id}", "its settings") for node_id in (101, 103)]

@@ -177,6 +177,6 @@ class VoterRpcs:
         for callback in self.excluded:
             callback(
                 f"the controllers {shown} belong to another cluster: this node belongs to "
-                f"{driver.identity.cluster_id}; correct controller.quorum.voters, or choose the directory (log.dirs) of "
-                "this node in the other cluster, or an empty one, and set kpybroker.cluster.id"
+                f"{driver.identity.cluster_id}; correct controller.quorum.voters, or choose this node's "
+                "directory (log.dirs) in the other cluster, or an empty one, and set kpybroker.cluster.id"
             )
