@@ -100,6 +100,19 @@ def test_settings_that_contradict_each_other() -> None:
         assert "GSSAPI" in found[-1].why
 
 
+def test_a_broker_of_kpybroker_with_logins_has_started_with_its_settings() -> None:
+    """It does not list the settings of its listeners' logins, and lists its own settings even unset."""
+    rows = [
+        setting("listeners", "SASL_PLAINTEXT://127.0.0.1:9092"),
+        setting("inter.broker.listener.name", "SASL_PLAINTEXT"),
+        setting("sasl.enabled.mechanisms", "PLAIN"),
+        setting("sasl.mechanism.inter.broker.protocol", "PLAIN"),
+    ]
+    for own, levels in (([], [PREVENTS]), ([setting("kpybroker.http.port", None, 5)], [])):
+        told = describe_configs.DescribeConfigsResult(resource_name="7", configs=[*rows, *own])
+        assert [each.level for each in cluster_check.of_settings(BROKER, [told])] == levels
+
+
 def test_features_and_apis_that_are_not_served() -> None:
     levels = {"metadata.version": 27, "group.version": 1, "queues.version": 2, "other.version": 0}
     told = api_versions.Response(
