@@ -16,3 +16,4 @@ def test_the_page_works(tmp_path: Path) -> None:
     servers = {"kafka-server-start.sh": f"{kafka} kafka.Kafka", "kafka-storage.sh": f"{kafka} kafka.tools.StorageTool"}
     said = pages.run("mixed-clusters.md", tmp_path, {"PORT": str(steady_port(13))}, servers)
     assert "nothing prevents" in said
+    assert said.count("3 brokers up") == 2 + 2 * 3, "after every replacement"
