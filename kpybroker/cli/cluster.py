@@ -39,6 +39,9 @@ def cluster(
     options.run(show)
 
 
+app.command("status")(status.status)
+
+
 @app.command()
 def check(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
     """Ask a running cluster, of kpybroker or Apache Kafka, what kpybroker would not serve of it: features, settings of

@@ -47,6 +47,7 @@ def test_the_screen_of_one_broker(shell: Shell, topic: str, group: str) -> None:
     assert shell("cluster", "--json").json == {
         name: told[name] for name in ("cluster", "controller", "features", "partitions", "unknown")
     }
+    assert shell("cluster", "status").out == shell("status").out
     assert [each["node_id"] for each in shell("brokers", "list", "--json").json] == [node["node_id"]]
     assert shell.bootstrap in shell("brokers", "list").out
 
