@@ -52,6 +52,7 @@ class SelfRegistration:
         self._changed = asyncio.Event()
         self._updated_in = (-1, -1)
         """At kraft.version 0: the leader that accepted this voter's UpdateRaftVoter, and its epoch."""
+        self._awaits_current = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -92,12 +93,25 @@ class SelfRegistration:
             return None if knows else ("UpdateRaftVoter", driver.identity.updated(state.epoch))
         if state.is_voter:
             return None if me in driver.voters.set.voters else ("UpdateRaftVoter", driver.identity.updated(state.epoch))
-        if not driver.config.controller_quorum_auto_join_enable or not self._readiness.is_current:
+        if not driver.config.controller_quorum_auto_join_enable:
+            return None
+        if not self._readiness.is_current:
+            self._await_current()
             return None
         former = driver.voters.set.get(me.node_id)
         if former is not None:
             return "RemoveRaftVoter", driver.identity.removed(former)
         return "AddRaftVoter", driver.identity.added(driver.config.controller_quorum_request_timeout_ms)
+
+    def _await_current(self) -> None:
+        """Check again when the Image is current. After a snapshot, nothing else may change by then."""
+        if not self._awaits_current:
+            self._awaits_current = True
+            self._readiness.when_current(self._became_current)
+
+    def _became_current(self) -> None:
+        self._awaits_current = False
+        self.look_again()
 
     async def _send(self, name: str, request: Any) -> None:
         """Send a request, and log a refusal. Raises one of LOST."""
