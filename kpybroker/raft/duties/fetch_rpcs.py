@@ -43,16 +43,15 @@ class FetchRpcs:
         row = fetch.PartitionData(
             partition_index=wanted.partition,
             high_watermark=-1,
-            log_start_offset=-1,
+            log_start_offset=driver.log.start,
             current_leader=fetch.LeaderIdAndEpoch(leader_id=driver.leader_id, leader_epoch=driver.epoch),
-            aborted_transactions=None,
+            aborted_transactions=[],
             records=b"",
         )
         row.error_code = check_leader(driver, wanted.current_leader_epoch)
         if row.error_code:
             return row, False
-        row.high_watermark = row.last_stable_offset = driver.state.told_high_watermark
-        row.log_start_offset = driver.log.start
+        row.high_watermark = driver.state.told_high_watermark
         fetched = Tail(wanted.last_fetched_epoch, wanted.fetch_offset)
         outcome = compare(
             driver.log.epochs.entries, driver.log.start, driver.log.end, driver.metadata.snapshots.oldest, fetched
@@ -90,7 +89,7 @@ class FetchRpcs:
         """Put records, or the error of the read, into a row that may have records. Returns False if the read would
         block."""
         wanted, storage = request.topics[0].partitions[0], self._driver.log
-        size_bytes = min(wanted.partition_max_bytes, request.max_bytes, self._limit_bytes)
+        size_bytes = self._size_bytes(request)
         try:
             found = storage.read(wanted.fetch_offset, size_bytes, upper=storage.end, min_one=True)
         except KafkaError as refusal:
@@ -104,7 +103,7 @@ class FetchRpcs:
     async def read_cold(self, request: fetch.Request, row: fetch.PartitionData) -> None:
         """Like `read`, but on the thread of the disk."""
         wanted, storage = request.topics[0].partitions[0], self._driver.log
-        size_bytes = min(wanted.partition_max_bytes, request.max_bytes, self._limit_bytes)
+        size_bytes = self._size_bytes(request)
         try:
             found = await storage.read_cold(wanted.fetch_offset, size_bytes, upper=storage.end, min_one=True)
         except KafkaError as refusal:
@@ -114,6 +113,15 @@ class FetchRpcs:
             row.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return
         row.records = found if isinstance(found, bytes) else memoryview(found)
+
+    def _size_bytes(self, request: fetch.Request) -> int:
+        """The most bytes of a response. Replicas of Apache Kafka limit the whole response, and send 0 for the
+        partition."""
+        return min(
+            request.topics[0].partitions[0].partition_max_bytes or request.max_bytes,
+            request.max_bytes,
+            self._limit_bytes,
+        )
 
     def _unreadable(self, row: fetch.PartitionData, refusal: KafkaError) -> None:
         row.error_code = refusal.code
