@@ -211,6 +211,7 @@ class Cluster:
         self.directory = directory or Path(tempfile.mkdtemp(prefix=f"{kind}-cluster-"))
         ids = [*range(1, brokers + 1), *range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers)]
         self.seats = [_seat(node_id, controllers > 0) for node_id in ids]
+        self._tell = told
         self.told = {(at.node_id, at.name): told(at) for seat in self.seats for at in seat.listeners}
         self._given = dict(properties or {})
         self._heap, self._jvm = heap, jvm
@@ -235,6 +236,22 @@ class Cluster:
             else:
                 self.nodes[seat.node_id] = KPyBrokerNode(seat, where, settings)
             self.nodes[seat.node_id].secured = self.secured
+
+    def add_broker(self, kind: str) -> int:
+        """Add a broker of this kind, which is not a voter, with the next id and no directory yet. Returns its id; it is
+        not started."""
+        seat = _seat(max(seat.node_id for seat in self.seats if seat.node_id < FIRST_CONTROLLER) + 1, apart=True)
+        self.seats.append(seat)
+        self.told |= {(at.node_id, at.name): self._tell(at) for at in seat.listeners}
+        self.become(kind, seat.node_id)
+        return seat.node_id
+
+    def change_role(self, node_id: int, *, is_broker: bool) -> None:
+        """Take the role of a broker from a combined node, which remains a voter, or give it back. The node may not
+        run."""
+        at = next(number for number, seat in enumerate(self.seats) if seat.node_id == node_id)
+        self.seats[at] = self.seats[at]._replace(is_broker=is_broker)
+        self.become(self.nodes[node_id].name, node_id)
 
     def _settings(self, kind: str, seat: Seat, data: Path) -> dict[str, str]:
         voters = [(one.node_id, self.told[one.node_id, CONTROLLER]) for one in self.seats if one.is_controller]
