@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from oracle.jars import jars, java
+from oracle.kafka import LOGGING
 from oracle.tools import MAINS
 
 DOCS = Path(__file__).parent.parent / "docs"
-PATIENCE_S = 280
+PATIENCE_S, LONG_S = 280, 1200
+"""The longest times for a page, only against hanging: a slow machine needs much more than an idle one."""
 FLAGS = "-Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -29,13 +31,25 @@ def make_programs(folder: Path, more: Mapping[str, str] | None = None) -> Path:
     return folder
 
 
+def kafka_servers() -> dict[str, str]:
+    """Commands for `make_programs` that start nodes of Apache Kafka and format their directories."""
+    kafka = f'{java()} {FLAGS} -Dlog4j2.configurationFile={LOGGING} -cp "{jars()}/*"'
+    return {"kafka-server-start.sh": f"{kafka} kafka.Kafka", "kafka-storage.sh": f"{kafka} kafka.tools.StorageTool"}
+
+
 def script_of(page: str) -> str:
     """A script with all blocks, one after the other; the first command that fails ends it."""
     blocks = re.findall(r"^```sh\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     return "set -euo pipefail\n" + "\n".join(blocks)
 
 
-def run(page: str, folder: Path, environment: Mapping[str, str], more: Mapping[str, str] | None = None) -> str:
+def run(
+    page: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    more: Mapping[str, str] | None = None,
+    patience_s: float = PATIENCE_S,
+) -> str:
     """Run the blocks of a page in a folder. Returns their output. Raises AssertionError if a block fails; no process
     continues to run."""
     programs = make_programs(folder / "bin", more)
@@ -55,7 +69,7 @@ def run(page: str, folder: Path, environment: Mapping[str, str], more: Mapping[s
             start_new_session=True,
         )
         try:
-            code = process.wait(PATIENCE_S)
+            code = process.wait(patience_s)
         finally:
             for ready in folder.rglob("*.ready"):
                 with contextlib.suppress(ProcessLookupError, ValueError):

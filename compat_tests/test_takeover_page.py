@@ -5,15 +5,12 @@ from pathlib import Path
 import pytest
 
 from compat_tests import pages
-from oracle.jars import jars, java
-from oracle.kafka import LOGGING
 from oracle.target import steady_port
 
 
 @pytest.mark.full  # test_takeover.py makes the same move
 def test_the_page_works(tmp_path: Path) -> None:
-    kafka = f'{java()} {pages.FLAGS} -Dlog4j2.configurationFile={LOGGING} -cp "{jars()}/*"'
-    servers = {"kafka-server-start.sh": f"{kafka} kafka.Kafka", "kafka-storage.sh": f"{kafka} kafka.tools.StorageTool"}
-    said = pages.run("moving-to-apache-kafka.md", tmp_path, {"PORT": str(steady_port(120))}, servers)
+    ports = {"PORT": str(steady_port(120))}
+    said = pages.run("moving-to-apache-kafka.md", tmp_path, ports, pages.kafka_servers())
     assert "Found metadata" in said
     assert "Found problem" not in said

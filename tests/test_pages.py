@@ -34,6 +34,7 @@ LONG = (
 )
 RUN_HERE = ("README.md", *LONG)
 RUN_ELSEWHERE = {
+    "docs/added-nodes.md": "compat_tests/test_added_nodes_page.py",
     "docs/archive.md": "compat_tests/test_archive_page.py",
     "docs/cores.md": "compat_tests/test_cores_page.py",
     "docs/mixed-clusters.md": "compat_tests/test_mixed_cluster_page.py",
@@ -45,6 +46,7 @@ RUN_ELSEWHERE = {
 }
 """Pages whose blocks need Java or several ports, and the test that runs them."""
 SCRIPTS = (
+    "docs/added-nodes.md",
     "docs/cores.md",
     "docs/mixed-clusters.md",
     "docs/moving-to-apache-kafka.md",
