@@ -9,6 +9,7 @@ import pytest
 
 from kpybroker.storage.log.log import Log
 from tests.cli.shell import Answer, Shell
+from tests.storage.old_messages import message
 from tests.storage.workshop import WORLD, History
 
 META = "node.id=1\ndirectory.id=_SxAiFjWQ3qCp-YBk6xYKQ\nversion=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\n"
@@ -84,6 +85,27 @@ def test_a_repair_shows_its_plan_and_runs_only_with_yes(shell: Shell, history: H
     assert storage(shell, "check", history).code == 0
     point = (tmp_path / "data" / "recovery-point-offset-checkpoint").read_text().split()
     assert point[-1] == str(history.log.end)
+
+
+def test_messages_of_an_old_format_are_not_repaired(shell: Shell, history: History, tmp_path: Path) -> None:
+    """Not even a log that is also damaged; another log is."""
+    file = spoiled(history)
+    with file.open("ab") as log:
+        log.write(message(0, 1))
+    other = tmp_path / "data" / "other-0"
+    other.mkdir()
+    (other / f"{0:020}.log").write_bytes(b"damaged")
+    before = {each.name: each.read_bytes() for each in file.parent.iterdir()}
+    answer = storage(shell, "check", history)
+    assert answer.code == 1
+    assert "messages of format 1, which only Apache Kafka reads" in answer.out
+    answer = storage(shell, "repair", history, "--yes")
+    assert answer.code == 1
+    assert f"by hand: {file.parent}: {file} has messages of an old format" in answer.err
+    assert str(file.parent) not in answer.out
+    assert {each.name: each.read_bytes() for each in file.parent.iterdir()} == before
+    assert (other / f"{0:020}.log").read_bytes() == b""
+    assert not (tmp_path / "data.set-aside" / file.parent.name).exists()
 
 
 @pytest.mark.parametrize(("number", "said"), [(1, "is empty, but should contain the batches"), (-1, "was on the disk")])

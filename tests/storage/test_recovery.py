@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,6 +14,7 @@ from kpybroker.config import LogSettings
 from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import Record, split
+from tests.storage.old_messages import message
 from tests.storage.workshop import SMALL, WORLD, batch_of, everything, plain, reopened
 
 
@@ -103,13 +102,6 @@ def test_a_tail_that_a_clean_shutdown_cannot_leave_is_damage(tmp_path: Path) -> 
     with pytest.raises(Damage, match="after a clean shutdown"):
         reopened(log, clean=True)
     assert reopened(log, clean=False).end == 60
-
-
-def message(offset: int, magic: int, value: bytes = b"v") -> bytes:
-    """A message of an old format, as Apache Kafka wrote it before 0.11."""
-    timestamp = struct.pack(">q", 1000) if magic else b""
-    body = struct.pack(">bb", magic, 0) + timestamp + struct.pack(">ii", -1, len(value)) + value
-    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
 
 
 @pytest.mark.parametrize("magic", [0, 1])

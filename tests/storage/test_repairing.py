@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from random import Random
 
@@ -9,9 +10,10 @@ import pytest
 
 from kpybroker.storage.log.log import Log
 from kpybroker.storage.repair.checking import Checked, Marks, check_partition
-from kpybroker.storage.repair.repairing import repair_partition
+from kpybroker.storage.repair.repairing import repair_partition, way_out
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import Batch, split
+from tests.storage.old_messages import message
 from tests.storage.workshop import SMALL, WORLD, History
 
 CLEAN = Marks(clean=True, recovery_points={}, starts={}, cleaned={})
@@ -154,3 +156,37 @@ def test_nothing_is_deleted(tmp_path: Path) -> None:
     repaired(history, checked(history))
     aside = Path(f"{tmp_path}.aside") / Path(history.log.directory).name / file.name
     assert aside.read_bytes() == spoiled
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_messages_of_an_old_format_are_named_and_prevent_a_repair(seed: int, tmp_path: Path) -> None:
+    """Wherever they are in the log, and whatever is damaged before or after them."""
+    history, random = lived(tmp_path, seed), Random(seed)
+    file, batches = first_log(history)
+    content = file.read_bytes()
+    at = random.choice([0, *itertools.accumulate(batch.size_bytes for batch in batches)])
+    base = int(file.stem)
+    magic = random.choice((0, 1))
+    old = b"".join(message(base + index, magic, random.randbytes(random.randrange(200))) for index in range(3))
+    before, after = content[:at], content[at:]
+    if random.random() < 0.5:
+        before = damage(random, before) if random.random() < 0.5 else before + random.randbytes(random.randrange(100))
+    if random.random() < 0.5:
+        after = damage(random, after)
+    file.write_bytes(before + old + after)
+    found = checked(history)
+    named = [one for one in found.findings if f"messages of format {magic}" in one.text]
+    assert [(one.path, one.position) for one in named] == [(str(file), len(before))]
+    assert str(file) in (way_out(found, key_of(history)) or "")
+
+
+def test_only_old_messages_are_no_other_finding(tmp_path: Path) -> None:
+    """The log of a partition that Apache Kafka wrote before 0.11, after a clean stop."""
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    file = directory / f"{0:020}.log"
+    file.write_bytes(b"".join(message(offset, 1) for offset in range(10)))
+    marks = CLEAN._replace(recovery_points={("t", 0): 10})
+    [found] = check_partition(WORLD, str(tmp_path), ("t", 0), marks).findings
+    assert (found.path, found.position, found.offset) == (str(file), 0, 0)
+    assert found.text == f"{file.stat().st_size} bytes of messages of format 1, which only Apache Kafka reads"

@@ -64,6 +64,8 @@ class Checked:
     """Unreadable files that recovery can rebuild."""
     lost_end: int = -1
     """The end offset of the batches if it is below the recovery point, otherwise -1."""
+    old_format: str = ""
+    """The first segment file with messages of an old format, which are undamaged."""
     has_hole: bool = False
     """Whether there are valid batches after damaged ones."""
     epochs: LeaderEpochs | None = None
@@ -195,11 +197,15 @@ def _epochs(world: World, directory: str, names: list[str], found: Checked) -> L
 
 def _tell_flaws(found: Checked, file: str, examined: Examined, *, is_last: bool) -> None:
     for flaw in examined.flaws:
+        if flaw.is_old:
+            found.add(file, flaw.text, flaw.position, flaw.offset)
+            found.old_format = found.old_format or file
+            continue
         is_tail = flaw.is_tail and is_last
         text = f"{flaw.text}; no valid batch follows" if is_tail else flaw.text
         found.add(file, text, flaw.position, flaw.offset)
         found.has_hole |= not is_tail
-    if examined.flaws:
+    if any(not flaw.is_old for flaw in examined.flaws):
         found.damaged.append(file)
 
 

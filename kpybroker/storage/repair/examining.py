@@ -2,18 +2,26 @@
 
 The CRC does not cover base offset, length, leader epoch and magic of a batch. If only these are damaged, and their
 values can be derived from the neighbouring batches, they are repaired. The whole file is read into memory.
+
+Messages of the formats 0 and 1 are no damage, but a finding: only Apache Kafka reads them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from kpybroker.storage.files.segment import MAX_RELATIVE_OFFSET
 from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX, PREFIX_BYTES, Batch
+from kpybroker.wire.records.old_formats import PREFIX as PREFIX_OF_OLD
+from kpybroker.wire.records.old_formats import old_format, size_of
 
 MAGIC, MAGIC_AT = 2, 16
 ENDLESS = 1 << 63
+OLD_MESSAGE = re.compile(rb"(?=[\x00-\x7f].{7}(?!\x00{4})[\x00-\x03].{7}[\x00\x01][\x00-\x0f])", re.DOTALL)
+"""Where a message of an old format may begin: an offset, a length below 64 MB, any CRC, the magic and the
+attributes."""
 
 
 class Flaw(NamedTuple):
@@ -24,6 +32,8 @@ class Flaw(NamedTuple):
     text: str
     is_tail: bool = False
     """Whether no valid batch follows."""
+    is_old: bool = False
+    """Whether these are undamaged messages of an old format."""
 
 
 class Sound(NamedTuple):
@@ -52,7 +62,7 @@ def examine(
     `epoch` is the leader epoch of the previous batch. `known_epoch` returns the leader epoch of an offset according to
     the checkpoint, or -1.
     """
-    found, flaws = _sound_batches(memoryview(data), base)
+    found, flaws, old_end = _sound_batches(memoryview(data), base)
     batches: list[Sound] = []
     end, sound_to = base, 0
     for number, (position, batch) in enumerate(found):
@@ -74,18 +84,25 @@ def examine(
             batch = _patched(batch, batch.base_offset, should)
         batches.append(Sound(position, batch, batch.view))
         end, epoch = batch.next_offset, batch.leader_epoch
-    return Examined(batches, sorted(flaws), end, epoch)
+    return Examined(batches, sorted(flaws), max(end, old_end), epoch)
 
 
-def _sound_batches(view: memoryview, base: int) -> tuple[list[tuple[int, Batch]], list[Flaw]]:
-    """The batches with a correct CRC, in the order of the file, and the bytes between them."""
+def _sound_batches(view: memoryview, base: int) -> tuple[list[tuple[int, Batch]], list[Flaw], int]:
+    """The batches with a correct CRC, in the order of the file, the bytes between them, and the offset after the last
+    message of an old format."""
     found: list[tuple[int, Batch]] = []
     flaws: list[Flaw] = []
-    at, offset = 0, base
+    at, offset, old_end = 0, base, base
     while at < len(view):
         batch = _sound_at(view, at)
+        if batch is None and old_format(view[at:]) is not None:
+            begin, at, old_end = at, *_old_run(view, at)
+            flaws.append(Flaw(begin, offset, _told_of_old(view[begin:at]), is_old=True))
+            offset = old_end
+            continue
         if batch is None:
             begin, at = at, _next_sound(view, at + 1, base)
+            at = _next_old(view, begin + 1, at, base)
             batch = _mended(view[begin:at])
             if batch is None:
                 flaws.append(Flaw(begin, offset, _told(view[begin:at], len(view) - begin), at == len(view)))
@@ -96,7 +113,32 @@ def _sound_batches(view: memoryview, base: int) -> tuple[list[tuple[int, Batch]]
             found.append((at, batch))
             at += batch.size_bytes
         offset = batch.next_offset
-    return found, flaws
+    return found, flaws, old_end
+
+
+def _old_run(view: memoryview, at: int) -> tuple[int, int]:
+    """The position after the messages of old formats that begin at `at`, and the offset after the last one."""
+    offset = 0
+    while old_format(view[at:]) is not None:
+        offset = PREFIX.unpack_from(view, at)[0] + 1
+        at += size_of(view[at:])
+    return at, offset
+
+
+def _told_of_old(region: memoryview) -> str:
+    return f"{len(region)} bytes of messages of format {old_format(region)}, which only Apache Kafka reads"
+
+
+def _next_old(view: memoryview, at: int, limit: int, base: int) -> int:
+    """The position of the next message of an old format from `at` on; `limit` if there is none below it."""
+    data = view.obj
+    assert isinstance(data, bytes)
+    for match in OLD_MESSAGE.finditer(data, at, limit + PREFIX_OF_OLD.size):
+        position = match.start()
+        offset = PREFIX.unpack_from(view, position)[0]
+        if base <= offset <= base + MAX_RELATIVE_OFFSET and old_format(view[position:]) is not None:
+            return position
+    return limit
 
 
 def _told(region: memoryview, left: int) -> str:

@@ -25,6 +25,11 @@ SETTINGS = LogSettings(file_delete_delay_ms=0)
 
 def way_out(checked: Checked, key: TopicPartition) -> str | None:
     """The reason why the partition cannot be repaired; None if it can."""
+    if checked.old_format:
+        return (
+            f"{checked.old_format} has messages of an old format, which a repair would drop, so nothing is changed: "
+            "start Apache Kafka on the directory, and copy the topic to a new one"
+        )
     if key[0] != METADATA_TOPIC:
         return None
     if checked.has_hole:
