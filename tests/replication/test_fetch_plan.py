@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
 from kpybroker.client.dialer import Dialer
 from kpybroker.config import LogSettings, parse_config
+from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.image import Image, PartitionImage
 from kpybroker.replication.follower import fetch_session
 from kpybroker.replication.follower.context import FetcherContext
@@ -87,3 +89,20 @@ def test_a_partition_may_be_removed_between_look_and_request(
     while plan.look() and len(told) < COUNT - 1:
         told += named(plan.request(WAIT_MS))
     assert sorted(told) == sorted(set(range(COUNT)) - {gone})
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE])
+def test_records_that_cannot_be_used_are_logged_once_and_delay_only_their_partition(
+    code: ErrorCode, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan, _ = following(RealWorld(1), tmp_path)
+    caplog.set_level(logging.WARNING)
+    for _ in range(3):
+        plan.delay((TOPIC_ID, 1), KafkaError(code, "message format 1"))
+        assert plan.look()
+        assert sorted(named(plan.request(WAIT_MS))) == [0, 2, 3, 4]
+        plan.session.answered(0)
+    plan.delay((TOPIC_ID, 2), KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    [told] = caplog.messages
+    assert "t-1" in told
+    assert "message format 1" in told

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from kpybroker.errors import Damage, KafkaError
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.replication.follower.context import FetcherContext
 from kpybroker.replication.follower.fetch_session import FetchSession, PartitionFetch
 from kpybroker.replication.follower.follower_log import FetchPosition, position_of
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 RETRY_MS = 20
 """The delay after the first refusal. It doubles with each further refusal, up to replica.fetch.backoff.ms."""
+UNUSABLE = (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
+"""The refusals of records that the leader sent."""
 LOOK_AT_ALL_S = 0.25
 WITHOUT_SESSION_MS = 20
 """The time for which the leader may park a Fetch that leaves partitions for the next Fetch, if there is no session.
@@ -220,8 +222,11 @@ class FetchPlan:
         self._delayed.pop(key, None)
 
     def delay(self, key: TopicIdPartition, refusal: KafkaError) -> None:
-        """Fetch a refused partition again after a delay, which doubles with each refusal."""
+        """Fetch a refused partition again after a delay, which doubles with each refusal. The first refusal because of
+        the records themselves is logged, since the next ones come from the same records."""
         _, waited_ms = self._delayed.get(key, (0.0, 0))
+        if not waited_ms and refusal.code in UNUSABLE and key in self._partitions:
+            log.warning("%r cannot follow its leader: %s", self._partitions[key], refusal)
         wait_ms = min(max(2 * waited_ms, RETRY_MS), self._context.config().replica_fetch_backoff_ms)
         self._delayed[key] = self._now_s() + wait_ms / 1000, wait_ms
         log.debug("%s-%d is fetched again in %d ms: %s", key[0].hex(), key[1], wait_ms, refusal)
