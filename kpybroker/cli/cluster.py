@@ -6,6 +6,7 @@ import typer
 
 from kpybroker.cli import cluster_check, options, status
 from kpybroker.cli.command_help import CommandGroup
+from kpybroker.cli.paging import progress
 from kpybroker.cli.show import remark, show_json, show_line, show_table
 from kpybroker.client.client import Client
 
@@ -45,11 +46,12 @@ app.command("status")(status.status)
 @app.command()
 def check(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, as_json: options.Json = False) -> None:
     """Ask a running cluster, of kpybroker or Apache Kafka, what kpybroker would not serve of it: features, settings of
-    brokers and topics, APIs, groups. Exits with 1 if something prevents it."""
+    brokers and topics, APIs, formats of messages, groups. Exits with 1 if something prevents it."""
     found: list[cluster_check.Checked] = []
 
     async def look(client: Client) -> None:
-        found.append(await cluster_check.look(client))
+        with progress("reading the first batch of each log") as tell:
+            found.append(await cluster_check.look(client, tell))
 
     options.run(look)
     [checked] = found
@@ -64,5 +66,6 @@ def check(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
             show_line(f"{seen}: nothing prevents kpybroker from serving them")
         for level in dict.fromkeys(finding.level for finding in checked.findings):
             remark(f"{level}: {cluster_check.LEVELS[level]}")
+        remark(cluster_check.CANNOT_KNOW)
     if checked.is_prevented:
         raise typer.Exit(1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kpybroker.cli import cluster_facts, group_facts
+from kpybroker.cli import cluster_facts, group_facts, message_formats
 from kpybroker.cli.cluster_facts import NodeFacts, QuorumFacts
+from kpybroker.cli.message_formats import SERVED_FORMAT, LogFormats
 from kpybroker.client.client import Client, NodeOutOfReach, check
 from kpybroker.config import parse_config
 from kpybroker.config.effect import KEYS, key_of
@@ -15,6 +16,7 @@ from kpybroker.config.properties import did_you_mean, is_of_others
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.errors import ConfigError, KafkaError
+from kpybroker.topics import TopicPartition
 from kpybroker.wire.api import API
 from kpybroker.wire.rpc import api_versions, describe_configs
 
@@ -30,6 +32,12 @@ SET = {1, 2, 3, 4}
 GROUP_TYPES = ("classic", "consumer", "share", "streams")
 AT_ONCE = 100
 """The number of topics in one DescribeConfigs."""
+NAMED_MAX = 5
+"""The number of partitions that a finding names."""
+CANNOT_KNOW = (
+    "not checked: which APIs the clients of the cluster use, because no API tells it; docs/protocol.md lists what "
+    "kpybroker serves, and what it does not support"
+)
 
 
 class Finding(NamedTuple):
@@ -55,9 +63,12 @@ class Checked(NamedTuple):
         return any(each.level == PREVENTS for each in self.findings)
 
 
-async def look(client: Client) -> Checked:
-    """Look at the features, the APIs, the settings of all brokers and topics, and the groups. Raises KafkaError,
-    OSError, CommandFailed."""
+async def look(client: Client, tell: Callable[[int, int], None] = lambda done, total: None) -> Checked:
+    """Look at the features, the APIs, the settings of all brokers and topics, the formats of the logs, and the groups.
+
+    `tell` is called with the number of logs that have been looked at, and of all. Raises KafkaError, OSError,
+    CommandFailed.
+    """
     told = await cluster_facts.api_versions_of(client)
     findings = [*of_features(told), *of_apis(told)]
     nodes = await cluster_facts.nodes(client)
@@ -72,10 +83,12 @@ async def look(client: Client) -> Checked:
         findings += of_controllers(nodes, await cluster_facts.quorum(client))
     except (KafkaError, NodeOutOfReach) as error:
         findings.append(Finding(UNKNOWN, "cluster", "its controllers", str(error)))
-    topics = sorted(await client.metadata())
+    described = await client.metadata()
+    topics = sorted(described)
     for start in range(0, len(topics), AT_ONCE):
         rows = await _settings(client, ResourceType.TOPIC, topics[start : start + AT_ONCE], None)
         findings += of_settings(ResourceType.TOPIC, rows)
+    findings += of_formats(await message_formats.look(client, described.values(), tell))
     try:
         groups = await group_facts.list_all(client)
     except NodeOutOfReach as error:  # the groups of this coordinator may move to another broker
@@ -94,6 +107,32 @@ def of_controllers(nodes: Sequence[NodeFacts], quorum: QuorumFacts) -> Iterator[
     for node_id in cluster_facts.controllers_of(nodes, quorum):
         why = "no client connects to it; compare its properties file with docs/configuration.md"
         yield Finding(UNKNOWN, f"controller {node_id}", "its settings", why)
+
+
+def of_formats(formats: LogFormats) -> Iterator[Finding]:
+    """The logs that have messages of a format that is not served here, and those that could not be looked at."""
+    old: dict[int, list[TopicPartition]] = {}
+    for place, found in formats.oldest.items():
+        if found != SERVED_FORMAT:
+            old.setdefault(found, []).append(place)
+    for found, places in sorted(old.items()):
+        why = (
+            f"only format {SERVED_FORMAT} is served here: wait until Apache Kafka's retention has deleted these "
+            "messages or its compaction has rewritten them, or copy the topic to a new one with a client"
+        )
+        yield Finding(PREVENTS, _partitions(places), f"messages of format {found}", why)
+    unknown: dict[str, list[TopicPartition]] = {}
+    for place, why in formats.unknown.items():
+        unknown.setdefault(why, []).append(place)
+    for why, places in unknown.items():
+        yield Finding(UNKNOWN, _partitions(places), "formats of its messages", why)
+
+
+def _partitions(places: list[TopicPartition]) -> str:
+    """The first few partitions, and the number of the others."""
+    named = ", ".join(f"{topic}-{index}" for topic, index in sorted(places)[:NAMED_MAX])
+    more = f" and {len(places) - NAMED_MAX} more" if len(places) > NAMED_MAX else ""
+    return f"partition{'s' * (len(places) > 1)} {named}{more}"
 
 
 def _once(findings: Iterable[Finding]) -> list[Finding]:

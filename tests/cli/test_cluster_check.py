@@ -31,6 +31,7 @@ def test_nothing_prevents_a_cluster_of_its_own_kind(broker: Broker, monkeypatch:
     told = shell("cluster", "check")
     seen = "1 broker, 1 topic, 0 groups"
     assert (told.code, told.out) == (0, f"{seen}: nothing prevents kpybroker from serving them\n")
+    assert told.err.startswith("not checked: which APIs the clients of the cluster use")
     broker.topic("orders", config={"preallocate": True})
     [found] = json.loads(shell("cluster", "check", "--json").out)
     assert (found["level"], found["what"]) == (IGNORED, "preallocate=true")
