@@ -12,6 +12,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from kpybroker.wire.codec.codec import build, parse
 from kpybroker.wire.frame import parse_request_header
 from kpybroker.wire.plain import as_plain, from_plain
 from kpybroker.wire.records.batch import whole_batches
-from oracle.tape import FIRST_CONTROLLER, advertised, hidden, port_of
+from oracle.tape import CLIENT, FIRST_CONTROLLER, advertised, hidden, port_of
 from tests.conversations.answers import (
     METADATA_FETCH,
     api_versions_of_a_broker,
@@ -43,7 +44,6 @@ from tests.conversations.callers import Callers
 from tests.conversations.comparing import Shifts, differences, ordered, with_records_opened
 from tests.conversations.lines import Arrival, Line
 from tests.conversations.script import (
-    CLIENT,
     Deed,
     Exchange,
     Script,
@@ -198,22 +198,22 @@ class Replay:
         """(count, rank, act): what happens in the order of the recording."""
         for deed in self.script.deeds:
             count = self.script.first_sign(deed) if deed.node == self.seat else deed.begun
-            yield count, -1, lambda deed=deed: self._do(deed)  # type: ignore[misc]
+            yield count, -1, partial(self._do, deed)
         for count, node in self.script.begins():
             if node != self.seat:
-                yield count, -1, lambda node=node: self._listen(node)  # type: ignore[misc]
+                yield count, -1, partial(self._listen, node)
         for count, node in self.script.ends():
             if node != self.seat:
-                yield count, 1, lambda node=node: self._hang_up(node)  # type: ignore[misc]
+                yield count, 1, partial(self._hang_up, node)
         for said in self.script.of(self.seat):
             if said.api.name == "ApiVersions" and said.source == self.seat:
                 continue
             if said.to == self.seat:
-                yield said.begun, 0, lambda said=said: self._ask(said)  # type: ignore[misc]
+                yield said.begun, 0, partial(self._ask, said)
                 if said.ended is not None:
-                    yield said.ended, 0, lambda said=said: self._compare_told(said)  # type: ignore[misc]
+                    yield said.ended, 0, partial(self._compare_told, said)
             elif said.ended is not None:
-                yield said.ended, 0, lambda said=said: self._answer(said)  # type: ignore[misc]
+                yield said.ended, 0, partial(self._answer, said)
 
     async def _do(self, deed: Deed) -> None:
         if deed.node != self.seat:

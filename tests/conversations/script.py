@@ -19,8 +19,6 @@ from tests.conversations.comparing import records_in
 SCRIPTS = Path(__file__).parent.parent / "golden" / "conversations"
 NAMES = sorted(file.stem for file in SCRIPTS.glob("*.json"))
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
-CLIENT = 0
-"""The sender of requests that no node sent."""
 
 
 @dataclass(frozen=True)
