@@ -1,8 +1,9 @@
-"""Tests of two log.dirs: Kafka's tools move replicas between them while a client produces, and one directory may
-fail."""
+"""Tests of two log.dirs: Kafka's tools move replicas between them while a client produces, one directory may fail, and
+directories may be cordoned (KIP-1066)."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -11,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat_tests.changing import PATIENCE_S, until
 from compat_tests.conftest import Running
+from kpybroker.errors import ErrorCode
+from kpybroker.wire.rpc import alter_replica_log_dirs, describe_log_dirs
+from oracle.asking import Conversation
 from oracle.broker import KPyBroker
 from oracle.kafka import Kafka
 
@@ -159,3 +163,50 @@ def test_a_missing_directory_at_the_start(two: Running, tmp_path: Path) -> None:
     until(
         lambda: "Leader: none" not in two.tool("kafka-topics", "--describe", "--topic", TOPIC).ok(), "all are led again"
     )
+
+
+def cordon(broker: Running, *paths: str) -> None:
+    """Cordon these directories, and wait until the broker shows it."""
+    named = f"--add-config=cordoned.log.dirs={paths[0]}" if paths else "--delete-config=cordoned.log.dirs"
+    broker.tool("kafka-configs", "--alter", "--entity-type", "brokers", "--entity-name", "1", named).ok()
+    wanted = {"data", "second"} if paths == ("*",) else {Path(path).name for path in paths}
+    until(lambda: cordoned(broker) == wanted, f"{wanted} are cordoned")
+
+
+def cordoned(broker: Running) -> set[str]:
+    with contextlib.closing(Conversation(("127.0.0.1", broker.port))) as told:
+        said = told.ask("DescribeLogDirs", 5, describe_log_dirs.Request(topics=None), describe_log_dirs.Response)
+    return {Path(each.log_dir).name for each in said.results if each.is_cordoned}
+
+
+def altered(broker: Running, topic: str, path: str) -> int:
+    """The error code of a move of partition 0 to another directory."""
+    one = alter_replica_log_dirs.AlterReplicaLogDirTopic(name=topic, partitions=[0])
+    asked = alter_replica_log_dirs.Request(dirs=[alter_replica_log_dirs.AlterReplicaLogDir(path=path, topics=[one])])
+    with contextlib.closing(Conversation(("127.0.0.1", broker.port))) as told:
+        said = told.ask("AlterReplicaLogDirs", 2, asked, alter_replica_log_dirs.Response)
+    return int(said.results[0].partitions[0].error_code)
+
+
+def test_a_cordoned_directory_gets_no_new_replicas(two: Running, tmp_path: Path) -> None:
+    """Replicas that are in it stay; if all are cordoned, no partition is created."""
+    make(two, TOPIC, 2)
+    before = places(two, TOPIC)
+    second = str(tmp_path / "second")
+    cordon(two, second)
+    make(two, "other", 3)
+    assert set(places(two, "other").values()) == {"data"}
+    assert altered(two, "other", second) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    two.stop()
+    two.start()  # the setting is in the metadata
+    until(lambda: cordoned(two) == {"second"}, "it is cordoned again")
+    assert places(two, TOPIC) == before
+    cordon(two, "*")
+    with pytest.raises(KafkaException) as refused:
+        make(two, "none", 1)
+    assert refused.value.args[0].name() == "INVALID_REPLICATION_FACTOR"
+    assert "cordoned" in refused.value.args[0].str()
+    cordon(two)
+    make(two, "later", 4)
+    assert "second" in places(two, "later").values()
+    assert altered(two, "other", second) == 0

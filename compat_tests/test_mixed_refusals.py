@@ -1,5 +1,6 @@
 """Tests that a kpybroker node which does not fit into a running cluster of Apache Kafka refuses to start, names the
-reason, and changes nothing, while the cluster serves on."""
+reason, and changes nothing, while the cluster serves on; and that a cluster of kpybroker refuses a node of Apache Kafka
+that does not fit."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from compat_tests.rolling import QUIET
 from compat_tests.voters import directory_id
 from oracle.cluster import Cluster
+from oracle.kafka import CLUSTER_ID
 from oracle.takeover import KAFKA, KPYBROKER
 from oracle.target import NotStarted
 
@@ -50,17 +52,18 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
-def refusal(cluster: Cluster) -> str:
+def refusal(cluster: Cluster, **settings: str) -> str:
     """Start NODE as a kpybroker node. Returns the reason why it ends, after a check that its directory is as it was."""
     before = contents(cluster.nodes[NODE].data)
-    told = end_of_start(cluster)
+    told = end_of_start(cluster, **settings)
     assert contents(cluster.nodes[NODE].data) == before
     return told
 
 
-def end_of_start(cluster: Cluster) -> str:
+def end_of_start(cluster: Cluster, **settings: str) -> str:
     """Start NODE as a kpybroker node, which does not succeed. Returns the last line of its output."""
     cluster.become(KPYBROKER, NODE)
+    cluster.nodes[NODE].properties |= settings
     with pytest.raises(NotStarted) as refused:
         cluster.nodes[NODE].start()
     return str(refused.value).rstrip().splitlines()[-1]
@@ -76,9 +79,9 @@ def check_that_it_serves_on(cluster: Cluster) -> None:
     cluster.await_in_sync(TOPIC)
 
 
-def change_properties(cluster: Cluster, name: str, value: str) -> None:
+def change_properties(cluster: Cluster, name: str, value: str, node_id: int = NODE) -> None:
     """Change a line of the node's meta.properties."""
-    file = cluster.nodes[NODE].data / "meta.properties"
+    file = cluster.nodes[node_id].data / "meta.properties"
     file.write_text(re.sub(f"^{name}=.*$", f"{name}={value}", file.read_text(), flags=re.MULTILINE))
 
 
@@ -90,11 +93,18 @@ def test_a_newer_metadata_version(cluster: Cluster) -> None:
     assert named in told
     assert told.endswith("Nothing was changed")
     shutil.rmtree(cluster.nodes[NODE].data)
-    told = end_of_start(cluster)
+    told = refusal(cluster)
     assert f"this node cannot join the cluster: {named}" in told
     assert "downgrade --release-version 4.3" in told
-    assert not list(cluster.nodes[NODE].data.glob(f"{TOPIC}-*"))
+    check_that_it_serves_on(cluster)
+
+
+@of_today
+def test_an_empty_directory_and_the_id_of_another_cluster(cluster: Cluster) -> None:
     shutil.rmtree(cluster.nodes[NODE].data)
+    told = refusal(cluster, **{"kpybroker.cluster.id": "x" * 22})
+    assert f"would belong to cluster {'x' * 22}, but the controllers at " in told
+    assert f"belong to cluster {CLUSTER_ID}; set kpybroker.cluster.id" in told
     check_that_it_serves_on(cluster)
 
 
@@ -113,3 +123,35 @@ def test_a_directory_of_another_cluster_or_node(cluster: Cluster) -> None:
     assert "another broker is registered with the same data directory" in end_of_start(cluster)
     file.write_bytes(before)
     check_that_it_serves_on(cluster)
+
+
+@pytest.fixture
+def of_kpybroker() -> Iterator[Cluster]:
+    """A controller and a broker of kpybroker."""
+    with Cluster(KPYBROKER, brokers=1, controllers=1, jvm=("-XX:TieredStopAtLevel=1",)) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("cluster.id", "x" * 22), "INCONSISTENT_CLUSTER_ID"),
+        (("directory.id", None), "Broker 1 is registered with the same log directory"),
+    ],
+    ids=["cluster", "directory"],
+)
+def test_a_node_of_apache_kafka_that_does_not_fit(
+    of_kpybroker: Cluster, change: tuple[str, str | None], reason: str
+) -> None:
+    """On the directory of another cluster, and on a copy of the directory of a running broker."""
+    cluster = of_kpybroker
+    node = cluster.nodes[cluster.add_broker(KAFKA)]
+    node.prepare()
+    name, value = change
+    change_properties(cluster, name, value or directory_id(cluster, 1), node.node_id)
+    with pytest.raises(NotStarted):
+        node.start()
+    assert reason in node.output.read_text()
+    admin = AdminClient({"bootstrap.servers": cluster.nodes[1].bootstrap, **QUIET})
+    admin.create_topics([NewTopic(TOPIC, 1, 1)], operation_timeout=30)[TOPIC].result(30)
+    assert set(admin.list_topics(timeout=10).brokers) == {1}

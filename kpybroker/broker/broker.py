@@ -97,11 +97,12 @@ class Broker:
     async def open(cls, world: World, config: BrokerConfig) -> Broker:
         """Lock, format or check the directories, recover the logs and start the quorum. Raises ConfigError."""
         ServedVersions.of(config.api_versions)  # refused before a directory is formatted
+        supported = supported_features(config)
         opened = open_log_dirs(
             world,
             config,
-            await checked_format(world, config),
-            lambda: check_served(world, config, supported_features(config)),
+            await checked_format(world, config, supported),
+            lambda: check_served(world, config, supported),
         )
         broker = cls(world, config, *opened)
         is_open = False
@@ -158,7 +159,7 @@ class Broker:
             metadata_offset=lambda: metadata.image.offset,
             on_epoch=self._begin_epoch,
             on_failure=self.background.fail,
-            offline_log_dirs=lambda: list(log_dirs.offline_ids),
+            log_dirs_now=lambda: (list(log_dirs.offline_ids), log_dirs.cordoned_ids),
             wants_fence=lambda: bool(disk_watch.hung) and metadata.others_live(),
         )
         begin, replication = self.background.begin, self.replication
@@ -245,6 +246,8 @@ class Broker:
     def _apply_broker_settings(self) -> None:
         self.replication.hosting.limit_replication(self.config)
         self.coordinators.configure()
+        if self.storage.log_dirs.cordon(self.config.cordoned_log_dirs):
+            self.membership.tell()
         for name in self.metadata.image.topics:
             self._apply_topic_settings(name)
 

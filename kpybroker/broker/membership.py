@@ -58,7 +58,7 @@ class Membership:
         metadata_offset: Callable[[], int],
         on_epoch: Callable[[], None],
         on_failure: Callable[[str], None],
-        offline_log_dirs: Callable[[], list[bytes]],
+        log_dirs_now: Callable[[], tuple[list[bytes], list[bytes]]],
         wants_fence: Callable[[], bool],
     ) -> None:
         """Register, and return once this broker is unfenced, so that clients can use it. Raises ConfigError.
@@ -92,7 +92,7 @@ class Membership:
             metadata_offset=metadata_offset,
             on_epoch=self._begin_epoch,
             on_failure=on_failure,
-            offline_log_dirs=offline_log_dirs,
+            log_dirs_now=log_dirs_now,
             wants_fence=wants_fence,
         )
         await self.lifecycle.join()

@@ -162,11 +162,17 @@ def of_features(told: api_versions.Response) -> Iterator[Finding]:
 
 
 def of_apis(told: api_versions.Response) -> Iterator[Finding]:
-    """The APIs of the cluster that are not served here."""
-    served = {row.key for row in API}
+    """The APIs of the cluster, and their versions, that are not served here."""
+    served = {row.key: row for row in API}
     for row in told.api_keys:
-        if row.api_key not in served:
+        api = served.get(row.api_key)
+        if api is None:
             yield Finding(MISSING, "cluster", f"API {row.api_key}", "this version does not serve it")
+            continue
+        low, high = api.advertised
+        if row.min_version < low or row.max_version > high:
+            asked = f"{api.name} versions {row.min_version} to {row.max_version}"
+            yield Finding(MISSING, "cluster", asked, f"this version serves {low} to {high}")
 
 
 async def _settings(

@@ -39,6 +39,8 @@ def forget() -> None:
 
 
 def _remember(parameter: typer.CallbackParam, value: Any) -> Any:
+    if value == "":  # an unset variable in a script, for example
+        raise typer.BadParameter("the value is empty")
     if value is not None and parameter.name is not None:
         _given[parameter.name] = value
     return value

@@ -81,6 +81,8 @@ class BrokerConfig:
     controller_quorum_request_timeout_ms: int
     controller_quorum_retry_backoff_ms: int
     log_dirs: tuple[str, ...]
+    cordoned_log_dirs: frozenset[str]
+    """The log directories in which no new partition is created (KIP-1066)."""
     metadata_log_dir: str
 
     node_id: int
@@ -364,12 +366,13 @@ class BrokerConfig:
 
 
 def _changeable(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that can change while the broker runs. Listeners and logins, which are set per broker, take effect
-    at the next start."""
+    """The settings that can change while the broker runs. Other settings of single brokers, of listeners and logins,
+    take effect at the next start."""
     return {
         name: text
         for name, text in settings.items()
         if (name in CHANGEABLE_KEYS and CHANGEABLE_KEYS[name].mode is Mode.CLUSTER_WIDE)
+        or name == "cordoned.log.dirs"
         or is_listener_limit(name)
         or is_listener_store(name)
     }
@@ -377,6 +380,11 @@ def _changeable(settings: Mapping[str, str]) -> dict[str, str]:
 
 def _directory(path: str) -> str:
     return normpath(path.replace("\\", "/") if sys.platform == "win32" else path)
+
+
+def _cordoned(named: tuple[str, ...], paths: tuple[str, ...]) -> frozenset[str]:
+    """The cordoned ones of these log directories (KIP-1066)."""
+    return frozenset(paths) if "*" in named else frozenset(_directory(path) for path in named) & frozenset(paths)
 
 
 def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
@@ -395,7 +403,8 @@ def _derived(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]
     return {
         **parse_authorization(values["authorizer_class_name"], texts),
         "delegation_tokens": token_settings(values),
-        "log_dirs": tuple(dict.fromkeys(_directory(path) for path in log_dirs)),
+        "log_dirs": (paths := tuple(dict.fromkeys(_directory(path) for path in log_dirs))),
+        "cordoned_log_dirs": _cordoned(values["cordoned_log_dirs"], paths),
         "metadata_log_dir": _directory(values["metadata_log_dir"] or log_dirs[0]),
         "max_connections_per_ip_overrides": read_host_limits(values["max_connections_per_ip_overrides"]),
         "listener_limits": read_listener_limits(texts),

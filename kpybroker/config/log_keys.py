@@ -18,7 +18,6 @@ from kpybroker.config.key import (
     mapped,
     obeyed,
     one_of,
-    refused,
 )
 
 CLUSTER_WIDE = Mode.CLUSTER_WIDE
@@ -27,10 +26,6 @@ PER_BROKER = Mode.PER_BROKER
 FSYNC_ALWAYS = (
     "Any other value than the default has the effect of kpybroker.fsync=always: a record is on disk before it is "
     "acknowledged."
-)
-NO_CORDON = (
-    "new partitions would still be placed there; remove the setting, move the directory's replicas away "
-    "(kafka-reassign-partitions), and then remove it from log.dirs"
 )
 
 LOG_KEYS: tuple[ConfigKey, ...] = (
@@ -46,7 +41,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         CLUSTER_WIDE,
     ),
     obeyed("compression.zstd.level", INT, "3", between(-131072, 22), CLUSTER_WIDE),
-    refused("cordoned.log.dirs", LIST, "", None, PER_BROKER, doc=NO_CORDON),
+    obeyed("cordoned.log.dirs", LIST, "", None, PER_BROKER),
     obeyed("log.cleaner.backoff.ms", LONG, "15000", at_least(0), CLUSTER_WIDE),
     obeyed("log.cleaner.dedupe.buffer.size", LONG, "134217728", None, CLUSTER_WIDE),
     obeyed("log.cleaner.delete.retention.ms", LONG, "86400000", at_least(0), CLUSTER_WIDE),

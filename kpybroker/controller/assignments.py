@@ -17,18 +17,22 @@ from kpybroker.wire.stored import metadata as stored
 def place(state: ControllerState, random: Random, *, count: int, replication_factor: int) -> list[tuple[int, ...]]:
     """Choose brokers for `count` partitions. Raises INVALID_REPLICATION_FACTOR if there are too few."""
     candidates = [
-        Candidate(node_id, broker.rack, not state.active(node_id)) for node_id, broker in sorted(state.brokers.items())
+        Candidate(node_id, broker.rack, not state.active(node_id))
+        for node_id, broker in sorted(state.brokers.items())
+        if not broker.is_cordoned
     ]
     if len(candidates) < replication_factor:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {len(candidates)} broker(s) are registered.",
+            f"{replication_factor} cannot be reached because only {len(candidates)} broker(s) are registered or "
+            "some brokers have all their log directories cordoned.",
         )
     if all(candidate.fenced for candidate in candidates):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): All brokers are currently fenced.",
+            f"Unable to replicate the partition {replication_factor} time(s): All brokers are currently fenced, or "
+            "have all their log directories cordoned.",
         )
     return place_replicas(candidates, count, replication_factor, random)
 

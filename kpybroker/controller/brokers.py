@@ -161,7 +161,19 @@ def heartbeat(
         records, told = [change, *come_back(state, rules, command.node_id)], UNFENCED
     else:
         records, told = [], BrokerState(broker.fenced, should_shut_down=False)
-    return records, told._replace(caught_up=caught_up)
+    return [*records, *_cordoned(broker, command)], told._replace(caught_up=caught_up)
+
+
+def _cordoned(broker: BrokerImage, command: BrokerHeartbeat) -> list[Any]:
+    """Store which directories of the broker are cordoned, if that has changed (KIP-1066)."""
+    now = command.cordoned_log_dirs
+    if now is None or set(now) == set(broker.cordoned_log_dirs or ()):
+        return []
+    return [
+        stored.BrokerRegistrationChangeRecord(
+            broker_id=command.node_id, broker_epoch=command.broker_epoch, cordoned_log_dirs=list(now)
+        )
+    ]
 
 
 def fence(state: ControllerState, rules: Rules, node_id: int) -> list[Any]:

@@ -82,6 +82,8 @@ class BrokerHeartbeat(NamedTuple):
     want_shut_down: bool = False
     metadata_offset: int = (1 << 63) - 1
     offline_log_dirs: tuple[bytes, ...] = ()
+    cordoned_log_dirs: tuple[bytes, ...] | None = None
+    """None if the broker does not report them."""
 
 
 class BrokerState(NamedTuple):

@@ -1,6 +1,6 @@
 """BrokerHeartbeat (63): a registered broker reports that it is alive, or that it wants to be fenced or to shut down.
 
-See KIP-631. v1 contains the offline directories (KIP-858). v2 contains the cordoned directories, which are ignored.
+See KIP-631. v1 contains the offline directories (KIP-858). v2 contains the cordoned directories (KIP-1066).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ async def handle(broker: Broker, call: Call, request: Request) -> Response:
         want_shut_down=request.want_shut_down,
         metadata_offset=request.current_metadata_offset,
         offline_log_dirs=tuple(request.offline_log_dirs),
+        cordoned_log_dirs=None if request.cordoned_log_dirs is None else tuple(request.cordoned_log_dirs),
     )
     told = await broker.controller.ask(command, TIMEOUT_MS)
     if call.connection:

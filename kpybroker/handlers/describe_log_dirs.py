@@ -26,7 +26,10 @@ async def handle(broker: Broker, _call: Call, request: Request) -> Response:
     if request.topics is not None:
         wanted = {topic.topic: frozenset(topic.partitions) async for topic in turns.through(request.topics)}
     disk, log_dirs = broker.world.disk, broker.storage.log_dirs
-    results = {path: DescribeLogDirsResult(log_dir=path, topics=[]) for path in log_dirs.paths}
+    cordoned = log_dirs.cordoned
+    results = {
+        path: DescribeLogDirsResult(log_dir=path, topics=[], is_cordoned=path in cordoned) for path in log_dirs.paths
+    }
     for path, result in results.items():
         try:
             if path in log_dirs.offline:

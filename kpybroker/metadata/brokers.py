@@ -31,6 +31,12 @@ class BrokerImage(NamedTuple):
     in_controlled_shutdown: bool
     log_dirs: tuple[bytes, ...]
     cordoned_log_dirs: tuple[bytes, ...] | None = None
+    """Directories in which the broker creates no new partitions (KIP-1066)."""
+
+    @property
+    def is_cordoned(self) -> bool:
+        """Whether all its directories are cordoned."""
+        return bool(self.log_dirs) and set(self.log_dirs) <= set(self.cordoned_log_dirs or ())
 
     @classmethod
     def of(cls, record: stored.RegisterBrokerRecord) -> BrokerImage:

@@ -164,6 +164,15 @@ def test_common_options_may_precede_the_command(kpybroker: Broker, offline: Shel
     assert offline("topics", "list").code == 1, "nothing is remembered from one command to the next"
 
 
+@pytest.mark.parametrize("option", ["--bootstrap", "--command-config"])
+def test_an_empty_option_is_refused(offline: Shell, option: str) -> None:
+    """A script whose variable is not set must not use the default cluster."""
+    for command in (("topics", "list", option, ""), (option, "", "topics", "list")):
+        answer = offline(*command)
+        assert answer.code == 2
+        assert "the value is empty" in answer.err
+
+
 def test_a_reader_that_closes_the_pipe_is_not_an_error(kpybroker: Broker, shell: Shell, topic: str) -> None:
     shell("topics", "create", topic)
     shell("produce", topic, stdin=b"x" * 60_000)

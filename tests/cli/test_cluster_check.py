@@ -121,13 +121,29 @@ def test_features_and_apis_that_are_not_served() -> None:
             api_versions.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in levels.items()
         ],
-        api_keys=[api_versions.ApiVersion(api_key=key) for key in (API[0].key, 9999)],
+        api_keys=[api_versions.ApiVersion(api_key=9999)],
     )
     assert list(cluster_check.of_features(told)) == [
         Finding(PREVENTS, "cluster", "metadata.version=27", "this version serves level 30 to 30"),
         Finding(PREVENTS, "cluster", "queues.version=2", "this version serves no level of it"),
     ]
     assert [(each.level, each.what) for each in cluster_check.of_apis(told)] == [(MISSING, "API 9999")]
+
+
+def test_versions_of_apis_that_are_not_served() -> None:
+    """Only those that the cluster serves, and kpybroker does not."""
+    produce, fetch = (next(row for row in API if row.name == name) for name in ("Produce", "Fetch"))
+
+    def found(*, beyond: int) -> list[Finding]:
+        ranges = [(row.key, row.advertised[0] + 1 - beyond, row.advertised[1] - 1 + beyond) for row in (produce, fetch)]
+        keys = [api_versions.ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in ranges]
+        return list(cluster_check.of_apis(api_versions.Response(api_keys=keys)))
+
+    assert found(beyond=0) == found(beyond=1) == []
+    for each, row in zip(found(beyond=2), (produce, fetch), strict=True):
+        low, high = row.advertised
+        assert (each.level, each.what) == (MISSING, f"{row.name} versions {low - 1} to {high + 1}")
+        assert each.why == f"this version serves {low} to {high}"
 
 
 def test_the_settings_of_separate_controllers_are_unknown() -> None:

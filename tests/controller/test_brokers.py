@@ -81,6 +81,31 @@ def test_fencing_and_unfencing_are_written_once() -> None:
     assert len(stage.log) == written + 1
 
 
+def test_no_replica_is_placed_on_a_broker_whose_directories_are_all_cordoned() -> None:
+    """KIP-1066. The state of the directories is stored once, and survives in the Image."""
+    stage = Stage(brokers=3)
+    own = stage.state.brokers[2].log_dirs
+    written = len(stage.log)
+    for cordoned in ((), own, own):
+        stage.ask(BrokerHeartbeat(2, stage.epochs[2], cordoned_log_dirs=cordoned))
+    assert len(stage.log) == written + 1
+    stage.ask(BrokerHeartbeat(2, stage.epochs[2]))
+    assert stage.image().brokers[2].cordoned_log_dirs == own
+    for number in range(8):
+        stage.one(CreateTopics((NewTopic(f"t{number}", 3, 2),)))
+    placed = {
+        node for topic in stage.state.topics.values() for each in topic.partitions.values() for node in each.replicas
+    }
+    assert placed == {1, 3}
+    code, text = stage.code(CreateTopics((NewTopic("wide", 1, 3),)))
+    assert code is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert text is not None
+    assert "only 2 broker(s) are registered or some brokers have all" in text
+    stage.ask(BrokerHeartbeat(2, stage.epochs[2], cordoned_log_dirs=()))
+    stage.one(CreateTopics((NewTopic("wide", 1, 3),)))
+    assert stage.replayed() == stage.state
+
+
 def test_the_last_broker_is_not_fenced_at_its_request() -> None:
     stage = Stage(brokers=2)
     wishes = [BrokerHeartbeat(node_id, stage.epochs[node_id], want_fence=True) for node_id in (1, 2)]

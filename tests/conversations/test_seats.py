@@ -114,9 +114,9 @@ FREEDOMS = (
     # ---- brokers and the active controller
     Freedom(
         r"BrokerHeartbeat request (want_fence|current_metadata_offset|cordoned_log_dirs)",
-        lambda _, it: (it.kafka, it.ours) in ((True, False), ([], None)) or 0 < abs(it.ours - it.kafka) <= 2,
-        "a broker of kpybroker may be unfenced as soon as it has the metadata; it has no cordoned directories "
-        "(KIP-1066); how far it has come depends on the time",
+        lambda _, it: (it.kafka, it.ours) in ((True, False), (None, [])) or 0 < abs(it.ours - it.kafka) <= 2,
+        "a broker of kpybroker may be unfenced as soon as it has the metadata; it reports its cordoned directories "
+        "(KIP-1066) from the start; how far it has come depends on the time",
     ),
     Freedom(
         r"Envelope request client_host_address",
@@ -172,15 +172,15 @@ def own_registration(script: Script, node: int) -> dict[int, int]:
 
 
 def only_kafkas(script: Script, node: int) -> dict[int, int]:
-    """In `brokers`, kpybroker does not write: the registration of the only controller, the cordoned directories of a
-    broker, and that a broker is fenced whose fence the log has already."""
+    """In `brokers`, kpybroker does not write: the registration of the only controller, that a broker has no
+    cordoned directories, and that a broker is fenced whose fence the log has already."""
     unwritten: dict[int, int] = {}
     fenced: dict[int, bool] = {}
     for base, batch in sorted(script.log.items()):
         record = batch["records"][0]
         name, broker = record.get("record"), record.get("broker_id", -1)
         is_fence = name == "BrokerRegistrationChangeRecord" and record["fenced"] == 1
-        is_cordon = name == "BrokerRegistrationChangeRecord" and record["cordoned_log_dirs"] is not None
+        is_cordon = name == "BrokerRegistrationChangeRecord" and record["cordoned_log_dirs"] == []
         if name == "RegisterControllerRecord" or is_cordon or (is_fence and fenced.get(broker)):
             unwritten[base] = NEVER
         for each in batch["records"]:

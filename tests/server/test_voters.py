@@ -8,17 +8,29 @@ from pathlib import Path
 
 import pytest
 
+from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.raft.duties import readiness
+from kpybroker.raft.log.identity import wanted_format
 from kpybroker.replication.node import controller_channel
+from kpybroker.storage.dirs.directory import open_directories
 from kpybroker.storage.dirs.formatting import decode_id, encode_id
 from kpybroker.wire.rpc import create_topics, update_features
+from kpybroker.world.real import RealWorld
 from tests.server.clustering import PATIENCE_S, Cluster, dialled, run_cluster
-from tests.server.voting import Quorum, run_quorum
+from tests.server.voting import CLUSTER_ID, Quorum, run_quorum
 
 pytestmark = pytest.mark.slow
 
 OTHER_CLUSTER = "b3B5YnJva2VyLXZvdGVycw"
+
+
+def format_for(config: BrokerConfig) -> None:
+    """Format a node's directory without asking the controllers, as `kpybroker storage format` does."""
+    world = RealWorld(seed=0)
+    for directory in open_directories(world, config.log_dirs, config.node_id, wanted_format(config)):
+        world.disk.close(directory.lock)
+    world.close()
 
 
 async def makes(quorum: Quorum, name: str) -> None:
@@ -224,6 +236,7 @@ def test_a_node_that_does_not_belong_to_the_cluster_is_told_so(tmp_path: Path, o
         quorum.settings["broker.session.timeout.ms"] = "60000"  # so that the brokers are not fenced on a busy machine
         await quorum.of_three()
         quorum.own[4] = {**own, "initial.broker.registration.timeout.ms": "6000"}
+        format_for(quorum.config(4))
         with pytest.raises(ConfigError, match=why):
             await quorum.start(4)
         await makes(quorum, "still")
@@ -246,12 +259,35 @@ def test_a_node_that_is_given_listeners_of_brokers_finds_no_leader(tmp_path: Pat
     run_quorum(tmp_path, play)
 
 
+def test_nothing_is_formatted_for_another_cluster_than_that_of_the_controllers(tmp_path: Path) -> None:
+    """The node starts on the same directories when its cluster id has been corrected."""
+
+    async def play(quorum: Quorum) -> None:
+        await quorum.start(1)
+        quorum.own[4] = {"kpybroker.cluster.id": OTHER_CLUSTER}
+        port = quorum.ports[1]
+        why = f"cluster {OTHER_CLUSTER}, but the controllers at 127.0.0.1:{port} belong to cluster {CLUSTER_ID}; set"
+        with pytest.raises(ConfigError, match=why):
+            await quorum.start(4)
+        assert not list(quorum.root.glob("4/*"))
+        quorum.own[4] = {}
+        await quorum.start(4)
+        await makes(quorum, "with-four")
+
+    run_quorum(tmp_path, play)
+
+
 def test_a_static_voter_of_another_cluster_is_told_so(tmp_path: Path) -> None:
     """It does not wait for a leader, and the voters of the cluster go on."""
 
     async def play(cluster: Cluster) -> None:
         await cluster.start(1, 2)
         cluster.settings["kpybroker.cluster.id"] = OTHER_CLUSTER
+        asked = ", ".join(f"127.0.0.1:{cluster.ports[node_id]}" for node_id in (1, 2))
+        with pytest.raises(ConfigError, match=f"but the controllers at {asked} belong to cluster"):
+            await cluster.start(3)
+        assert not list(cluster.root.glob("3/*"))
+        format_for(cluster.config(3))
         others = ", ".join(f"{node_id} at 127.0.0.1:{cluster.ports[node_id]}" for node_id in (1, 2))
         why = f"the controllers {others} belong to another cluster: this node belongs to {OTHER_CLUSTER}; "
         with pytest.raises(ConfigError, match=why):

@@ -1,16 +1,20 @@
-"""Checks for an existing cluster before a controller forms a new one alone (kpybroker.initial.controllers=standalone).
+"""Queries the other controllers before an empty directory is formatted.
 
-An empty directory looks the same on a first start and after the loss of a disk. If the node formed a second cluster
-with the same id, writes to that cluster would be lost later. So, before it formats its directory, the node queries the
-controllers in controller.quorum.bootstrap.servers. If none of them responds, the node forms a cluster. If they start
-again later and belong to the existing cluster, they send requests to this node with the id of its lost directory. The
-node then queries them again, and stops if they belong to a cluster.
+A node that joins a cluster is refused if its settings contain the id of another one.
+
+A controller that forms a new cluster alone (kpybroker.initial.controllers=standalone) checks for an existing one. An
+empty directory looks the same on a first start and after the loss of a disk. If the node formed a second cluster with
+the same id, writes to that cluster would be lost later. So the node queries the controllers in
+controller.quorum.bootstrap.servers. If none of them responds, the node forms a cluster. If they start again later and
+belong to the existing cluster, they send requests to this node with the id of its lost directory. The node then queries
+them again, and stops if they belong to a cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.client.dialer import controller_dialer
@@ -20,10 +24,12 @@ from kpybroker.raft.core.state import NOBODY, Tail
 from kpybroker.raft.core.voter_set import NO_DIRECTORY
 from kpybroker.raft.driver import Driver
 from kpybroker.raft.duties.voter_rpcs import LOST
+from kpybroker.raft.log.feature_check import check_joined
 from kpybroker.raft.log.identity import Identity, wanted_format
-from kpybroker.storage.dirs.formatting import META_PROPERTIES, Format
+from kpybroker.storage.dirs.directory import is_formatted
+from kpybroker.storage.dirs.formatting import Format
 from kpybroker.tasks import begin
-from kpybroker.wire.rpc import describe_cluster
+from kpybroker.wire.rpc import api_versions, describe_cluster
 
 if TYPE_CHECKING:
     from kpybroker.world import World
@@ -32,6 +38,9 @@ log = logging.getLogger(__name__)
 
 CONTROLLERS = 2
 """The endpoint type of a DescribeCluster that is sent to a controller (KIP-919)."""
+
+Supported = Mapping[str, tuple[int, int]]
+"""The lowest and the highest supported level of each feature."""
 
 
 def way_out(cluster_id: str) -> str:
@@ -52,6 +61,8 @@ class FoundCluster(NamedTuple):
     epoch: int
     cluster_id: str | None
     """None if the controller did not report it."""
+    levels: Mapping[str, int]
+    """The finalized features."""
 
 
 class BootstrapCheck:
@@ -87,12 +98,38 @@ class BootstrapCheck:
                 )
 
 
-async def checked_format(world: World, config: BrokerConfig) -> Format:
-    """Determine how to format an empty directory. Raises ConfigError if the node would form a second cluster."""
+async def checked_format(world: World, config: BrokerConfig, supported: Supported) -> Format:
+    """Determine how to format an empty directory. Raises ConfigError if the node would form a second cluster, or if the
+    controllers that respond belong to another cluster than this node, or have a feature level that is not supported."""
     wanted = wanted_format(config)
-    servers = config.controller_quorum_bootstrap_servers
-    if wanted.voter is None or not servers or world.disk.exists(f"{config.metadata_log_dir}/{META_PROPERTIES}"):
+    if is_formatted(world, config.metadata_log_dir):
         return wanted
+    if wanted.voter is not None:
+        if config.controller_quorum_bootstrap_servers:
+            await _check_alone(world, config)
+    elif not any(is_formatted(world, path) for path in config.log_dirs):  # those that are formatted have the id
+        await _check_joined(world, config, wanted, supported)
+    return wanted
+
+
+async def _check_joined(world: World, config: BrokerConfig, wanted: Format, supported: Supported) -> None:
+    mine = wanted.cluster_id or wanted.new_cluster_id
+    if mine is None:  # an error of the format
+        return
+    found = [each for each in await ask_others(world, config, None) if each.cluster_id is not None]
+    members = [each for each in found if each.cluster_id == mine]
+    if found and not members:
+        theirs = ", ".join(dict.fromkeys(f"{each.cluster_id}" for each in found))
+        raise ConfigError(
+            f"{config.metadata_log_dir} is empty, and node {config.node_id} would belong to cluster {mine}, but the "
+            f"controllers at {', '.join(each.where for each in found)} belong to cluster {theirs}; set "
+            "kpybroker.cluster.id to the id of their cluster to join it, or name the controllers of this node's cluster"
+        )
+    for each in members:
+        check_joined(each.levels, supported)
+
+
+async def _check_alone(world: World, config: BrokerConfig) -> None:
     for found in await ask_others(world, config, None):
         if found.epoch > 0:
             leads = "" if found.leader_id == NOBODY else f", which node {found.leader_id} leads"
@@ -101,12 +138,12 @@ async def checked_format(world: World, config: BrokerConfig) -> Format:
                 f"controller at {found.where} belongs to a cluster already (epoch {found.epoch}{leads}); "
                 f"{way_out(found.cluster_id or 'ID')}"
             )
-    log.info("node %d forms a new cluster: no controller of %s belongs to a cluster", config.node_id, _listed(config))
-    return wanted
+    listed = ", ".join(f"{host}:{port}" for host, port in config.controller_quorum_bootstrap_servers)
+    log.info("node %d forms a new cluster: no controller of %s belongs to a cluster", config.node_id, listed)
 
 
 async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None) -> list[FoundCluster]:
-    """Return the quorums of the bootstrap servers that respond. `cluster_id` limits the query to one cluster, unless it
+    """Return the quorums of the other controllers that respond. `cluster_id` limits the query to one cluster, unless it
     is None."""
     me = Identity("", config.node_id, NO_DIRECTORY, None)
     request = me.fetch(0, Tail(), log_start=0, high_watermark=0, wait_ms=0, max_bytes=1)
@@ -121,6 +158,8 @@ async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None)
                 peer = await dialer.meet(host, port, client_id=me.client_id)
                 answer = await peer.ask("Fetch", request)
                 cluster = await peer.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS))
+                software = api_versions.Request(client_software_name="kpybroker", client_software_version="1")
+                features = await peer.ask("ApiVersions", software)
         except LOST as reason:
             log.debug("the controller at %s:%d does not respond: %s", host, port, reason)
             return None
@@ -134,14 +173,14 @@ async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None)
                 row.current_leader.leader_id,
                 row.current_leader.leader_epoch,
                 cluster.cluster_id or None,
+                {each.name: each.max_version_level for each in features.finalized_features},
             )
             for row in rows
         ]
         return leaders[0] if leaders else None
 
-    answers = await asyncio.gather(*(ask(*server) for server in config.controller_quorum_bootstrap_servers))
+    servers = config.controller_quorum_bootstrap_servers or [
+        (voter.host, voter.port) for voter in config.controller_quorum_voters if voter.node_id != config.node_id
+    ]
+    answers = await asyncio.gather(*(ask(*server) for server in servers))
     return [answer for answer in answers if answer is not None]
-
-
-def _listed(config: BrokerConfig) -> str:
-    return ", ".join(f"{host}:{port}" for host, port in config.controller_quorum_bootstrap_servers)

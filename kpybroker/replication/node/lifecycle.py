@@ -53,7 +53,8 @@ class Lifecycle:
     - metadata_offset: returns the offset of the last record that this node has applied.
     - on_epoch: called with the epoch of every registration.
     - on_failure: called with the reason why this node cannot stay in the cluster.
-    - offline_log_dirs: returns the ids of directories that have failed since the registration (KIP-858).
+    - log_dirs_now: returns the ids of directories that have failed since the registration (KIP-858), and of those that
+      are cordoned (KIP-1066).
     - wants_fence: returns whether this broker requests to be fenced although it is running, so that other brokers lead.
     """
 
@@ -65,7 +66,7 @@ class Lifecycle:
         metadata_offset: Callable[[], int],
         on_epoch: Callable[[int], None],
         on_failure: Callable[[str], None],
-        offline_log_dirs: Callable[[], list[bytes]] = list,
+        log_dirs_now: Callable[[], tuple[list[bytes], list[bytes]]] = lambda: ([], []),
         wants_fence: Callable[[], bool] = lambda: False,
     ) -> None:
         self._channel = channel
@@ -77,7 +78,7 @@ class Lifecycle:
         self._metadata_offset = metadata_offset
         self._on_epoch = on_epoch
         self._on_failure = on_failure
-        self._offline_log_dirs = offline_log_dirs
+        self._log_dirs_now = log_dirs_now
         self._wants_fence = wants_fence
         self._wake = asyncio.Event()
         self._heartbeats: asyncio.Task[None] | None = None
@@ -206,12 +207,14 @@ class Lifecycle:
         return self.stage is Stage.GONE
 
     async def _heartbeat(self) -> None:
+        offline, cordoned = self._log_dirs_now()
         request = broker_heartbeat.Request(
             broker_id=self._node_id,
             broker_epoch=self.epoch,
             current_metadata_offset=self._metadata_offset(),
             want_fence=self._wants_fence(),
-            offline_log_dirs=self._offline_log_dirs(),
+            offline_log_dirs=offline,
+            cordoned_log_dirs=cordoned,
             want_shut_down=self.stage is Stage.LEAVING,
         )
         is_leaving = self.stage is Stage.LEAVING

@@ -75,9 +75,10 @@ class ReplicaMoves:
     def alter(self, topic: str, index: int, path: str) -> None:
         """Move a replica to this directory. If it is in this directory already, cancel its move to another one.
 
-        Raises INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION, and
-        REPLICA_NOT_AVAILABLE if this broker does not have the replica. In the last case, this directory is remembered,
-        and the replica is created in it if it is assigned to this broker later.
+        Raises INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION,
+        INVALID_REPLICA_ASSIGNMENT if the directory is cordoned, and REPLICA_NOT_AVAILABLE if this broker does not have
+        the replica. In the last case, this directory is remembered, and the replica is created in it if it is assigned
+        to this broker later.
         """
         key = topic, index
         if is_too_long(topic, index):
@@ -87,6 +88,8 @@ class ReplicaMoves:
         target = self._log_dirs.by_path(path)
         if target is None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")
+        if path in self._log_dirs.cordoned:
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{path} is cordoned")
         partition = self._hosting.find(topic, index)
         if partition is None:
             if key in self._hosting.offline:

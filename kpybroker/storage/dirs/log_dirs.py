@@ -2,8 +2,9 @@
 separately, and can fail separately.
 
 A partition is opened in the directory that contains it. A new partition is created in the directory that is assigned in
-the metadata, otherwise in the directory with the fewest partitions. If two directories contain the same partition of
-the same topic, the broker does not start, because it cannot determine which copy is complete.
+the metadata, otherwise in the directory with the fewest partitions that is not cordoned (KIP-1066). If two directories
+contain the same partition of the same topic, the broker does not start, because it cannot determine which copy is
+complete.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class LogDirectories:
         self.pool = FilePool(config.max_open_files)
         self.sliced_work = SlicedWork(world.disk)
         """Decompresses batches and looks up timestamps, for requests to all logs."""
+        self.cordoned = config.cordoned_log_dirs
+        """The paths in which no new partition is created, unless all directories are cordoned."""
         self._metadata_path = config.metadata_log_dir
         self.paths = config.log_dirs
         self.offline: dict[str, str] = {path: why for path, why in failed.items() if path in config.log_dirs}
@@ -238,7 +241,7 @@ class LogDirectories:
             set_half_aside(self._world.disk, self._halves[key])
             del self._halves[key]
         if chosen is None:
-            chosen = self._online[min(self._online, key=lambda path: self._counts[path])]
+            chosen = self._online[min(self._online, key=lambda path: (path in self.cordoned, self._counts[path]))]
         for each in copies:
             if named is None or each is chosen:
                 set_copy_aside(self._world, each, key, topic_id)
@@ -264,6 +267,16 @@ class LogDirectories:
             del self._place[key]
             self._counts[directory.path] -= 1
             directory.damaged.pop(key, None)
+
+    def cordon(self, paths: frozenset[str]) -> bool:
+        """Change the cordoned directories. Returns whether they have changed."""
+        before, self.cordoned = self.cordoned, paths
+        return paths != before
+
+    @property
+    def cordoned_ids(self) -> list[bytes]:
+        """The ids of the online directories that are cordoned."""
+        return [directory.id for directory in self.online if directory.path in self.cordoned]
 
     def by_path(self, path: str) -> LogDirectory | None:
         """The directory with this path, if it is online."""
