@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kpybroker.broker.membership import Membership
 from kpybroker.broker.metadata_view import MetadataView
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kpybroker.transactions.client import TransactionsClient
     from kpybroker.transactions.coordinator import TransactionCoordinator
 
-    Coordinator = GroupCoordinator | TransactionCoordinator | ShareCoordinator
+    Coordinator: TypeAlias = GroupCoordinator | TransactionCoordinator | ShareCoordinator
 
 BY_TOPIC = {OFFSETS_TOPIC: "groups", SHARE_STATE_TOPIC: "shares", TRANSACTION_TOPIC: "transactions"}
 """The attribute with the coordinator whose state is in an internal topic."""
