@@ -28,6 +28,11 @@ FSYNC_ALWAYS = (
     "acknowledged."
 )
 
+CORDONED = (
+    "* stands for all of them. A broker whose directories are all cordoned is not chosen for new partitions. A change "
+    "takes effect at once. Spell the paths as in log.dirs."
+)
+
 LOG_KEYS: tuple[ConfigKey, ...] = (
     harmless("alter.log.dirs.replication.quota.window.num", INT, "11", at_least(1)),
     harmless("alter.log.dirs.replication.quota.window.size.seconds", INT, "1", at_least(1)),
@@ -41,7 +46,7 @@ LOG_KEYS: tuple[ConfigKey, ...] = (
         CLUSTER_WIDE,
     ),
     obeyed("compression.zstd.level", INT, "3", between(-131072, 22), CLUSTER_WIDE),
-    obeyed("cordoned.log.dirs", LIST, "", None, PER_BROKER),
+    obeyed("cordoned.log.dirs", LIST, "", None, PER_BROKER, doc=CORDONED),
     obeyed("log.cleaner.backoff.ms", LONG, "15000", at_least(0), CLUSTER_WIDE),
     obeyed("log.cleaner.dedupe.buffer.size", LONG, "134217728", None, CLUSTER_WIDE),
     obeyed("log.cleaner.delete.retention.ms", LONG, "86400000", at_least(0), CLUSTER_WIDE),

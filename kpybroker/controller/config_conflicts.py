@@ -26,17 +26,20 @@ LOCAL = (
     ("local.retention.bytes", "retention.bytes", "log.local.retention.bytes", "log.retention.bytes"),
 )
 """Settings and their limits. Kafka refuses a change that exceeds a limit, but it starts with such settings."""
+OF_ONE_NODE = ("log.dir", "log.dirs")
+"""Settings that differ between nodes, so that this node can compare others only with its own."""
 AS_THE_WHOLE, UNLIMITED = -2, -1
 
 
-def check_together(config: BrokerConfig, settings: Mapping[str, str], new: Iterable[str], *, default: bool) -> None:
-    """Check dynamic settings of a broker, or of all brokers if `default` is true, on top of `config`. Raises
+def check_together(config: BrokerConfig, settings: Mapping[str, str], new: Iterable[str], broker: str) -> None:
+    """Check dynamic settings of a broker, or of all brokers if `broker` is empty, on top of `config`. Raises
     INVALID_REQUEST.
 
     `new` has the changed settings; conflicts between the other settings are ignored.
     """
-    wanted = config.with_dynamic(settings, {}) if default else config.with_dynamic(config.dynamic_default, settings)
-    for reason in (*_threads(config, wanted, new), *_local(wanted, new), *_contradictions(wanted, new)):
+    wanted = config.with_dynamic(config.dynamic_default, settings) if broker else config.with_dynamic(settings, {})
+    is_own = broker == str(config.node_id)
+    for reason in (*_threads(config, wanted, new), *_local(wanted, new), *_contradictions(wanted, new, is_own=is_own)):
         raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
 
 
@@ -66,7 +69,8 @@ def _local(wanted: BrokerConfig, new: Iterable[str]) -> Iterator[str]:
             yield f"{said}more than {whole_broker_name} property value: {whole}"
 
 
-def _contradictions(wanted: BrokerConfig, new: Iterable[str]) -> Iterator[str]:
+def _contradictions(wanted: BrokerConfig, new: Iterable[str], *, is_own: bool) -> Iterator[str]:
     for contradiction in contradictions(wanted):
-        if any(name in new for name in contradiction.names):
+        is_known = is_own or not any(name in OF_ONE_NODE for name in contradiction.names)
+        if is_known and any(name in new for name in contradiction.names):
             yield contradiction.reason

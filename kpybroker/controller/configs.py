@@ -287,7 +287,7 @@ def _check_settings(
     if kind == ResourceType.TOPIC:
         check_topic_configs(config, wanted, current)
     elif kind == ResourceType.BROKER:
-        check_broker_configs(config, wanted, current, default=not name)
+        check_broker_configs(config, wanted, current, name)
     elif kind == ResourceType.CLIENT_METRICS:
         check_client_metrics(_changes(wanted, current))
     elif kind == ResourceType.GROUP:
@@ -325,10 +325,10 @@ def check_topic_configs(
 
 
 def check_broker_configs(
-    config: BrokerConfig, settings: Mapping[str, str], current: Mapping[str, str], *, default: bool
+    config: BrokerConfig, settings: Mapping[str, str], current: Mapping[str, str], broker: str
 ) -> None:
-    """Check dynamic broker settings; unknown names are allowed because they may belong to plug-ins, as in Kafka. Raises
-    INVALID_REQUEST."""
+    """Check dynamic settings of a broker, or of all brokers if `broker` is empty. Unknown names are allowed because
+    they may belong to plug-ins, as in Kafka. Raises INVALID_REQUEST."""
     new = [name for name in settings if settings[name] != current.get(name)]
     known = [name for name in new if name in CHANGEABLE_KEYS]
     # Apache Kafka also stores changed settings of its authorizer, but a super user added in this way gets no rights
@@ -345,12 +345,12 @@ def check_broker_configs(
         reason = why_unusable(ResourceType.BROKER, name, settings[name])
         if reason is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
-    if default:
+    if not broker:
         _none_of(
             [name for name in new if (key := key_of(ResourceType.BROKER, name)) and key.mode is Mode.PER_BROKER],
             "Cannot update these configs at default cluster level, broker id must be specified",
         )
-    check_together(config, settings, known, default=default)
+    check_together(config, settings, known, broker)
 
 
 def check_client_metrics(settings: Mapping[str, str]) -> None:

@@ -326,3 +326,16 @@ def test_broker_settings_are_checked_together_with_related_ones(stage: Stage) ->
     assert stage.code(change(BROKER, "", ("num.io.threads", SET, "16")))[0] is E.NONE
     assert stage.code(change(BROKER, "", ("num.io.threads", SET, "32")))[0] is E.NONE
     assert stage.code(change(BROKER, "1", ("num.io.threads", SET, "15")))[0] is E.INVALID_REQUEST
+
+
+def test_only_the_active_controllers_own_directories_are_compared() -> None:
+    """Another broker may have other directories (KIP-1066)."""
+    stage = Stage(brokers=2, node_id="1", log_dirs="/a,/b")
+
+    def code(broker: str, path: str) -> E:
+        return stage.code(change(BROKER, broker, ("cordoned.log.dirs", SET, path)))[0]
+
+    assert code("1", "/b") is E.NONE
+    assert code("1", "/elsewhere") is E.INVALID_REQUEST
+    assert code("2", "/elsewhere") is E.NONE
+    assert code("2", "*,/elsewhere") is E.INVALID_REQUEST

@@ -108,18 +108,18 @@ async def checked_format(world: World, config: BrokerConfig, supported: Supporte
         if config.controller_quorum_bootstrap_servers:
             await _check_alone(world, config)
     elif not any(is_formatted(world, path) for path in config.log_dirs):  # those that are formatted have the id
-        await _check_joined(world, config, wanted, supported)
+        await _check_cluster(world, config, wanted, supported)
     return wanted
 
 
-async def _check_joined(world: World, config: BrokerConfig, wanted: Format, supported: Supported) -> None:
+async def _check_cluster(world: World, config: BrokerConfig, wanted: Format, supported: Supported) -> None:
     mine = wanted.cluster_id or wanted.new_cluster_id
     if mine is None:  # an error of the format
         return
     found = [each for each in await ask_others(world, config, None) if each.cluster_id is not None]
     members = [each for each in found if each.cluster_id == mine]
     if found and not members:
-        theirs = ", ".join(dict.fromkeys(f"{each.cluster_id}" for each in found))
+        theirs = ", ".join(dict.fromkeys(str(each.cluster_id) for each in found))
         raise ConfigError(
             f"{config.metadata_log_dir} is empty, and node {config.node_id} would belong to cluster {mine}, but the "
             f"controllers at {', '.join(each.where for each in found)} belong to cluster {theirs}; set "
