@@ -10,7 +10,7 @@ from typing import Any
 from hatchling import build
 from hatchling.build import *  # noqa: F403 - the functions that a frontend calls
 
-from compiling.wish import why_not
+from compiling.toolchain import why_not
 
 MYPYC = "mypy[mypyc]>=2.4,<3"
 

@@ -10,15 +10,18 @@ import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from compiling.wish import NOT_WANTED, why_not
+from compiling.hook import cause, compiled_note
+from compiling.toolchain import NOT_WANTED, why_not
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kpybroker"
 MODULES = (PACKAGE / "compiled_modules.txt").read_text().split()
 SUFFIX = EXTENSION_SUFFIXES[0]
+NOT_COMPILED = "interpreted: no C compiler was found"
 COMPLETE = [f"kpybroker__mypyc{SUFFIX}", f"kpybroker/hot{SUFFIX}"]
 BUILTINS = {"bytes", "bytearray", "frozenset", "int", "list", "set", "str", "tuple"}
 
@@ -142,18 +145,20 @@ def test_the_rules_detect_violations() -> None:
 # which build runs
 
 
-def installed(directory: Path, note: str, extensions: list[str]) -> Path:
-    """A small package that decides like kpybroker; its module `hot` is in the list. The extensions are no libraries."""
+def installed(directory: Path, note: str = "") -> Path:
+    """A small package that decides like kpybroker; its module `hot` is in the list. The extensions are no libraries. An
+    empty note stands for that of a compiled build."""
     package = directory / "kpybroker"
     package.mkdir(parents=True)
     for name in ("__init__.py", "compiled_build.py"):
         shutil.copy(PACKAGE / name, package)
-    (package / "compiled_modules.txt").write_text("kpybroker.hot\n")
+    extensions = directory.with_name("built")
+    for name in COMPLETE:
+        (extensions / name).parent.mkdir(parents=True, exist_ok=True)
+        (extensions / name).write_bytes(b"no library")
+    (package / "build.txt").write_text(note or compiled_note(extensions))
+    shutil.copytree(extensions, directory, dirs_exist_ok=True)
     (package / "hot.py").write_text("")
-    if note:
-        (package / "build.txt").write_text(note + "\n")
-    for name in extensions:
-        (directory / name).write_bytes(b"no library")
     return directory
 
 
@@ -169,34 +174,49 @@ def started(directory: Path, **variables: str) -> tuple[str, str]:
     return ran.stdout.strip(), ran.stderr.strip()
 
 
+@pytest.mark.parametrize("note", ["interpreted", NOT_COMPILED])
+def test_a_build_that_was_not_compiled_is_silent_when_it_is_imported(tmp_path: Path, note: str) -> None:
+    tree = installed(tmp_path / "tree", note + "\n")
+    for name in COMPLETE:
+        (tree / name).unlink()
+    assert started(tree) == (note, "")
+
+
 def test_without_a_note_the_sources_run(tmp_path: Path) -> None:
-    assert started(installed(tmp_path, "", [])) == ("interpreted", "")
-
-
-def test_a_build_that_was_not_compiled_says_why(tmp_path: Path) -> None:
-    note = "interpreted: no C compiler was found"
-    assert started(installed(tmp_path, note, [])) == (note, "")
+    tree = installed(tmp_path / "tree")
+    for name in (*COMPLETE, "kpybroker/build.txt"):
+        (tree / name).unlink()
+    assert started(tree) == ("interpreted", "")
 
 
 def test_the_sources_of_a_compiled_build_run_on_request(tmp_path: Path) -> None:
-    tree = installed(tmp_path, "compiled for here", COMPLETE)
+    tree = installed(tmp_path / "tree")
     assert started(tree, KPYBROKER_INTERPRETED="1") == ("interpreted: KPYBROKER_INTERPRETED=1", "")
+    for unset in ("", "0"):
+        assert "kpybroker__mypyc" in started(tree, KPYBROKER_INTERPRETED=unset)[0], "the library was to be loaded"
 
 
 @pytest.mark.parametrize(
-    ("extensions", "why"),
+    ("damage", "why"),
     [
-        (["kpybroker__mypyc.cpython-27-vax.so", "kpybroker/hot.cpython-27-vax.so"], "no extensions for"),
-        (COMPLETE[1:], "1 of 2 extensions are missing"),
-        (COMPLETE[:1], "1 of 2 extensions are missing"),
-        (COMPLETE, "kpybroker__mypyc"),
+        ({"kpybroker/build.txt": b"compiled for vax\n6 kpybroker__mypyc.cpython-27-vax.so\n"}, "no extensions for"),
+        ({"kpybroker/build.txt": b"compiled for vax\n"}, "no extensions for"),
+        ({COMPLETE[0]: None}, f"1 of 2 extensions are not those of the build, for example {COMPLETE[0]}: No such file"),
+        ({COMPLETE[1]: None}, f"1 of 2 extensions are not those of the build, for example {COMPLETE[1]}: No such file"),
+        ({COMPLETE[1]: b"no"}, f"{COMPLETE[1]} has 2 bytes instead of 10"),
+        ({COMPLETE[1]: b""}, f"{COMPLETE[1]} has 0 bytes instead of 10"),
+        ({COMPLETE[0]: b"of another build"}, f"{COMPLETE[0]} has 16 bytes instead of 10"),
+        ({}, "kpybroker__mypyc"),
     ],
-    ids=["another Python", "no library", "half", "another processor"],
+    ids=["another Python", "no list", "no library", "half", "damaged", "empty", "another build", "another processor"],
 )
 def test_a_compiled_build_that_does_not_fit_runs_its_sources_and_says_so(
-    tmp_path: Path, extensions: list[str], why: str
+    tmp_path: Path, damage: dict[str, bytes | None], why: str
 ) -> None:
-    runs, told = started(installed(tmp_path, "compiled for vax", extensions), KPYBROKER_INTERPRETED="0")
+    tree = installed(tmp_path / "tree")
+    for name, contents in damage.items():
+        (tree / name).unlink() if contents is None else (tree / name).write_bytes(contents)
+    runs, told = started(tree, KPYBROKER_INTERPRETED="0")
     assert runs.startswith("interpreted: ")
     assert why in runs
     assert told == f"kpybroker runs {runs}"
@@ -215,6 +235,45 @@ def test_what_hinders_a_compiled_build_is_named(monkeypatch: pytest.MonkeyPatch)
         assert "no C compiler" in why_not()
     monkeypatch.setenv("KPYBROKER_COMPILE", "1")
     assert why_not() == "", "it is tried, and fails with the message of the compiler"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the vswhere.exe of the test is a shell script")
+def test_on_windows_a_compiler_is_what_visual_studio_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = SimpleNamespace(platform="win32", implementation=sys.implementation)
+    monkeypatch.setattr("compiling.toolchain.sys", windows)  # only there: shutil.which looks at the platform, too
+    monkeypatch.delenv("KPYBROKER_COMPILE", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for name in ("PROGRAMFILES(X86)", "PROGRAMFILES", "DISTUTILS_USE_SDK"):
+        monkeypatch.delenv(name, raising=False)
+    assert "no C compiler" in why_not(), "no folder of programs"
+    monkeypatch.setenv("PROGRAMFILES(X86)", str(tmp_path))
+    assert "no C compiler" in why_not(), "no Visual Studio"
+    vswhere = tmp_path / "Microsoft Visual Studio/Installer/vswhere.exe"
+    vswhere.parent.mkdir(parents=True)
+    for script, has_compiler in (("exit 0", False), ("echo; exit 0", False), ("exit 1", False), ("echo C:/VS", True)):
+        vswhere.write_text(f"#!/bin/sh\n{script}\n")
+        vswhere.chmod(0o755)
+        assert (why_not() == "") == has_compiler, script
+    monkeypatch.setenv("DISTUTILS_USE_SDK", "1")
+    assert "no C compiler" in why_not(), "the compiler is not on PATH"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/cl").touch(0o755)
+    assert why_not() == "", "the compiler is on PATH"
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        ("a.c: In function 'f':\na.c:1:2: error: no\nCompileError: failed", "a.c:1:2: error: no"),
+        ("a.c:1:10: fatal error: Python.h: none\n1 error generated", "a.c:1:10: fatal error: Python.h: none"),
+        ("a.c(1): fatal error C1083: no\nerror: cl failed", "a.c(1): fatal error C1083: no"),
+        ("kpybroker/a.py:1: error: no  [misc]\n", "kpybroker/a.py:1: error: no  [misc]"),
+        ("Traceback:\n    raise ExecError(\nExecError: command failed\n\n", "ExecError: command failed"),
+        ("\n", ""),
+    ],
+)
+def test_the_cause_of_a_failure_is_the_line_that_tells_most(output: str, line: str) -> None:
+    assert cause(output) == line
 
 
 def required(hook: str, **variables: str) -> str:
@@ -237,13 +296,14 @@ SOURCES = ("kpybroker", "compiling", "pyproject.toml", "README.md", "CHANGELOG.m
 
 def built(directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Build a wheel in `directory / "dist"`, from a copy of the sources: mypy does not report errors in modules that
-    this Python could import, as those of ROOT."""
+    this Python could import, as those of ROOT. Temporary files are in `tmp`."""
+    for name in ("dist", "tmp", "sources"):
+        (directory / name).mkdir()
     copy = directory / "sources"
-    copy.mkdir()
     for name in SOURCES:
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, copy / name)
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory / "dist")]
-    environment = {**os.environ, **variables}
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP"), str(directory / "tmp")), **variables}
     environment.pop("PYTHONPATH", None)
     return subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=280, check=False, env=environment)
 
@@ -253,8 +313,10 @@ def test_a_compiler_that_fails_leaves_the_interpreted_build(tmp_path: Path) -> N
     ran = built(tmp_path, KPYBROKER_COMPILE="", CC="false")
     assert ran.returncode == 0, ran.stderr
     assert [file.name.endswith("-py3-none-any.whl") for file in (tmp_path / "dist").iterdir()] == [True]
-    assert sum("kpybroker is not compiled: " in line for line in ran.stderr.splitlines()) == 1
+    (line,) = [line for line in ran.stderr.splitlines() if "kpybroker is not compiled: " in line]
+    assert re.search(r"Error: command '.*false' failed with exit code 1$", line)
     assert not re.search(r"\.py:\d+: error", ran.stdout + ran.stderr), "only the C compiler fails, not mypy"
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 @pytest.mark.slow
@@ -262,4 +324,5 @@ def test_a_compiler_that_fails_is_an_error_on_request(tmp_path: Path) -> None:
     ran = built(tmp_path, KPYBROKER_COMPILE="1", CC="false")
     assert ran.returncode != 0
     assert "kpybroker could not be compiled: " in ran.stderr
-    assert not list(tmp_path.glob("dist/*"))
+    assert not list((tmp_path / "dist").iterdir())
+    assert not list((tmp_path / "tmp").iterdir()), "temporary files remain"
