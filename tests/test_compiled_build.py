@@ -22,6 +22,7 @@ PACKAGE = ROOT / "kpybroker"
 MODULES = (PACKAGE / "compiled_modules.txt").read_text().split()
 SUFFIX = EXTENSION_SUFFIXES[0]
 NOT_COMPILED = "interpreted: no C compiler was found"
+MISFIT = "compiled for vax\n6 kpybroker__mypyc.cpython-27-vax.so\n"
 COMPLETE = [f"kpybroker__mypyc{SUFFIX}", f"kpybroker/hot{SUFFIX}"]
 BUILTINS = {"bytes", "bytearray", "frozenset", "int", "list", "set", "str", "tuple"}
 
@@ -162,6 +163,13 @@ def installed(directory: Path, note: str = "") -> Path:
     return directory
 
 
+def whole(directory: Path, note: str) -> Path:
+    """A copy of the package with this note."""
+    shutil.copytree(PACKAGE, directory / "kpybroker")
+    (directory / "kpybroker/build.txt").write_text(note)
+    return directory
+
+
 def started(directory: Path, **variables: str) -> tuple[str, str]:
     """What runs, and stderr."""
     program = "import kpybroker, kpybroker.hot as hot; assert hot.__file__.endswith('.py'); print(kpybroker.BUILD)"
@@ -221,6 +229,28 @@ def test_a_compiled_build_that_does_not_fit_runs_its_sources_and_says_so(
     assert why in runs
     assert told == f"kpybroker runs {runs}"
     assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize("brokers", ["1", "2"])
+@pytest.mark.parametrize("note", [NOT_COMPILED, MISFIT], ids=["not compiled", "another Python"])
+def test_a_broker_says_once_why_it_is_not_compiled(tmp_path: Path, note: str, brokers: str) -> None:
+    """Of several brokers, each process that does not fit says so itself, because each imports the package."""
+    tree = whole(tmp_path / "tree", note)
+    command = [sys.executable, "-m", "kpybroker", "dev", "--port", "0", "--ephemeral", "--until-stdin-closes"]
+    environment = {**os.environ, "KPYBROKER_INTERPRETED": "", "PYTHONPATH": str(tree)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, "--brokers", brokers], cwd=tree, text=True, env=environment, **pipes) as broker:
+        assert broker.stdout is not None
+        ready = broker.stdout.readline()
+        _, told = broker.communicate(timeout=60)
+    assert ready.startswith("kpybroker ready"), told
+    lines = [line for line in told.splitlines() if "interpreted" in line]
+    if note == MISFIT:
+        assert len(lines) == (1 if brokers == "1" else 3), told
+    else:
+        assert [line.partition("kpybroker: ")[2] for line in lines] == [
+            "the interpreted build runs: no C compiler was found"
+        ], told
 
 
 # which build is made

@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kpybroker import BUILD
 from kpybroker.cli import early
+from kpybroker.compiled_build import unsaid_reason
 from kpybroker.errors import ConfigError
 from kpybroker.world.processes import is_running, when_asked_to_stop
 
@@ -71,6 +73,12 @@ def prepare(lifetime: Lifetime) -> None:
     )
     if lifetime.ready_file is not None:
         _check_ready_file(lifetime.ready_file)
+
+
+def log_build() -> None:
+    """Log why the interpreted build runs, unless the import of the package has printed it. Logging is set up."""
+    if why := unsaid_reason(BUILD):
+        logging.getLogger("kpybroker").warning("the interpreted build runs: %s", why)
 
 
 def end_with(failure: str | None, code: int = 1) -> None:

@@ -21,6 +21,7 @@ from kpybroker.cli.lifetime import (
     Lifetime,
     Stop,
     end_with,
+    log_build,
     prepare,
     remove_ready_file,
     report_ready,
@@ -152,7 +153,7 @@ def serve(
 
 def serve_one_of_several(properties: Mapping[str, str], lifetime: Lifetime) -> None:
     """Run a node with the settings of the parent process, which has checked them. Raises ConfigError."""
-    _run(parse_config(properties), lifetime)
+    _run(parse_config(properties), lifetime, is_child=True)
 
 
 def _source(config: Path | None, environment: Mapping[str, str] | None) -> str:
@@ -170,9 +171,11 @@ def _http(port: int | None) -> dict[str, str]:
     return {} if port is None else {"kpybroker.http.port": str(port)}
 
 
-def _run(config: BrokerConfig, lifetime: Lifetime) -> None:
-    """Run a node until it stops. Exits with 1 if it failed."""
+def _run(config: BrokerConfig, lifetime: Lifetime, *, is_child: bool = False) -> None:
+    """Run a node until it stops. Exits with 1 if it failed. `is_child`: the parent process has logged the build."""
     prepare(lifetime)
+    if not is_child:
+        log_build()
     config = set_descriptor_limits(config)
     _log_events(config)
     from kpybroker.server.node import Node  # the process that starts several nodes does not need it

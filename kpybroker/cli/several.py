@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kpybroker.cli import children, early
 from kpybroker.cli.children import ChildNode, KeptNode
-from kpybroker.cli.lifetime import Facts, Lifetime, Stop, end_with, prepare, remove_ready_file, report_ready
+from kpybroker.cli.lifetime import Facts, Lifetime, Stop, end_with, log_build, prepare, remove_ready_file, report_ready
 from kpybroker.cli.local_cluster import BROKERS_MAX, DEV_DEFAULTS, LocalClusterOptions, Ports, plan
 from kpybroker.config import BrokerConfig, parse_config
 from kpybroker.errors import ConfigError
@@ -67,6 +67,7 @@ def dev_several(wanted: LocalClusterOptions, directory: Path, lifetime: Lifetime
 
 def run(several: Several, lifetime: Lifetime) -> None:
     """Run the nodes until they are asked to stop. Exits with 1 if they failed. Raises ConfigError."""
+    log_build()
     failure = asyncio.run(_oversee(several, lifetime))
     early.ignore_signals()
     end_with(failure)
