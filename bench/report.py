@@ -12,7 +12,6 @@ from rich.table import Table
 
 import kpybroker
 from bench.measure import Better, Result, Row, Spread
-from kpybroker.compiled_build import COMPILED, INTERPRETED, VARIABLE
 from oracle.jars import KAFKA_VERSION
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -111,7 +110,7 @@ def surroundings() -> dict[str, str]:
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
-        "build": _build(),
+        "build": kpybroker.BUILD.partition(":")[0],
         "processor": f"{os.cpu_count()} × {_processor()}",
         "memory": f"{memory_gb:.0f} GB",
         "system": f"{platform.system()} {platform.release()}",
@@ -137,13 +136,6 @@ def _python() -> str:
     maps = Path("/proc/self/maps")
     is_shared = maps.exists() and "/libpython" in maps.read_text(encoding="utf-8")
     return platform.python_version() + " (shared library)" * is_shared
-
-
-def _build() -> str:
-    """ "compiled" or "interpreted"."""
-    note = Path(kpybroker.__file__).parent / "build.txt"
-    is_compiled = note.exists() and note.read_text(encoding="utf-8").startswith(COMPILED)
-    return COMPILED if is_compiled and os.environ.get(VARIABLE, "0") == "0" else INTERPRETED
 
 
 def _processor() -> str:

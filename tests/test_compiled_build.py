@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import pytest
 
 from compiling.hook import cause, compiled_note
 from compiling.toolchain import NOT_WANTED, why_not
+from compiling.unpacking import unpacked
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kpybroker"
@@ -251,6 +253,27 @@ def test_a_broker_says_once_why_it_is_not_compiled(tmp_path: Path, note: str, br
         assert [line.partition("kpybroker: ")[2] for line in lines] == [
             "the interpreted build runs: no C compiler was found"
         ], told
+
+
+def test_the_benchmarks_name_the_build_that_runs(tmp_path: Path) -> None:
+    tree = whole(tmp_path / "tree", MISFIT)
+    program = "from bench import report; print(report.surroundings()['build'])"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KPYBROKER_INTERPRETED": ""}
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    assert ran.stdout == "interpreted\n"
+
+
+def test_a_wheel_that_runs_its_sources_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the benchmark of the compiled build, and by its tests."""
+    monkeypatch.setenv("KPYBROKER_INTERPRETED", "")
+    tree = whole(tmp_path / "tree", MISFIT)
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    shutil.make_archive(str(tmp_path / "wheel"), "zip", tree)
+    (tmp_path / "wheel.zip").rename(tmp_path / f"kpybroker-0-{tag}-{tag}-{platform}.whl")
+    with pytest.raises(SystemExit, match=r"the wheel runs as .*interpreted: it has no extensions"):
+        unpacked(tmp_path, tmp_path / "unpacked")
 
 
 # which build is made
