@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from compiling.backend import MYPYC
 from compiling.hook import cause, compiled_note
 from compiling.toolchain import NOT_WANTED, why_not
 from compiling.unpacking import unpacked
@@ -23,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kpybroker"
 MODULES = (PACKAGE / "compiled_modules.txt").read_text().split()
 SUFFIX = EXTENSION_SUFFIXES[0]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 NOT_COMPILED = "interpreted: no C compiler was found"
 MISFIT = "compiled for vax\n6 kpybroker__mypyc.cpython-27-vax.so\n"
 COMPLETE = [f"kpybroker__mypyc{SUFFIX}", f"kpybroker/hot{SUFFIX}"]
@@ -274,6 +277,33 @@ def test_a_wheel_that_runs_its_sources_is_refused(tmp_path: Path, monkeypatch: p
     (tmp_path / "wheel.zip").rename(tmp_path / f"kpybroker-0-{tag}-{tag}-{platform}.whl")
     with pytest.raises(SystemExit, match=r"the wheel runs as .*interpreted: it has no extensions"):
         unpacked(tmp_path, tmp_path / "unpacked")
+
+
+def test_the_wheels_of_a_release_are_refused_unless_they_run_compiled(tmp_path: Path) -> None:
+    command = PROJECT["tool"]["cibuildwheel"]["test-command"].replace("python ", f"{sys.executable} ")
+    environment = {**os.environ, "PYTHONPATH": "", "KPYBROKER_INTERPRETED": ""}
+    tree = whole(tmp_path / "tree", MISFIT)
+
+    def passes() -> bool:
+        return subprocess.run(command, shell=True, cwd=tree, capture_output=True, env=environment).returncode == 0
+
+    assert not passes()
+    (tree / "kpybroker/__init__.py").write_text("BUILD = 'compiled'\n__version__ = '0'\n")
+    assert passes()
+
+
+def test_all_lists_of_pythons_agree() -> None:
+    wheels = re.findall(r"cp3(\d+)-", PROJECT["tool"]["cibuildwheel"]["build"])
+    named = re.findall(r"Python :: 3\.(\d+)", " ".join(PROJECT["project"]["classifiers"]))
+    workflow = (ROOT / ".github/workflows/tests.yml").read_text()
+    tested = re.findall(r"3\.(\d+)", re.findall(r"python: \[(.*)\]", workflow)[0])
+    assert wheels == named == tested
+    assert f"CPython 3.{wheels[0]} to 3.{wheels[-1]}" in (ROOT / "README.md").read_text()
+    assert f"CPython 3.{wheels[0]} to 3.{wheels[-1]}" in (ROOT / "docs/installing.md").read_text()
+
+
+def test_the_developers_have_the_compiler_of_the_wheels() -> None:
+    assert MYPYC in PROJECT["project"]["optional-dependencies"]["dev"]
 
 
 # which build is made
