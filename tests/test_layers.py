@@ -31,7 +31,7 @@ ROWS = [
     ["security"],
     ["wire"],
     ["config"],
-    ["compiled_build", "errors", "metrics", "similar_names", "topics", "world"],
+    ["compiled_build", "errors", "metrics", "similar_names", "stalls", "topics", "world"],
 ]
 """From top to bottom. A row imports rows below it; packages in the same row do not import each other."""
 LADDERS = {

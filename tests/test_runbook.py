@@ -10,8 +10,8 @@ import pytest
 
 from kpybroker.cli import arguments
 from kpybroker.config.broker_keys import BROKER_KEYS
-from kpybroker.server.connections.stalls import CAUSES
 from kpybroker.server.metrics.gauges import ALL_NAMES
+from kpybroker.stalls import CAUSES
 
 TEXT = (Path(__file__).parent.parent / "docs" / "runbook.md").read_text()
 

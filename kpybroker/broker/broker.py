@@ -29,6 +29,7 @@ from kpybroker.raft.quorum import Quorum
 from kpybroker.replication.node.chores import retain_and_checkpoint
 from kpybroker.replication.node.replicas import ReplicaCallbacks
 from kpybroker.replication.node.replication import Replication
+from kpybroker.stalls import METADATA, Stalls
 from kpybroker.storage.dirs.directory import Directory
 from kpybroker.storage.dirs.log_dirs import LogDirectories, open_log_dirs
 from kpybroker.world import World
@@ -140,6 +141,10 @@ class Broker:
         if self.membership.controller is not None:
             self.background.begin("the registration of this controller", self.membership.controller.run())
 
+    def count_stalls(self, stalls: Stalls) -> None:
+        """Measure flushes and changes of the metadata from now on."""
+        self.replication.flush_queue.count_stalls(stalls)
+
     def answer_here(self, answer: Callable[[str, Any], Awaitable[Any]]) -> None:
         """Pass requests for the active controller to `answer` while this node is the active controller."""
         self.membership.answer_here(answer)
@@ -203,6 +208,14 @@ class Broker:
 
     def publish(self, old: Image, new: Image) -> None:
         """Apply a metadata change: host new partitions, delete removed ones, and apply new leaders and settings."""
+        stalls = self.replication.flush_queue.stalls
+        if stalls is None:
+            self._publish(old, new)
+        else:
+            with stalls.measured(METADATA):
+                self._publish(old, new)
+
+    def _publish(self, old: Image, new: Image) -> None:
         replicas, is_first = self.replication.replicas, old.offset < 0
         self.metadata.follow(old, new)
         chronicle.tell(old, new, self.node_id)

@@ -26,10 +26,10 @@ from kpybroker.world.hang_ups import has_hung_up
 from kpybroker.world.secure import HANDSHAKES_MAX, TlsAcceptor
 
 if TYPE_CHECKING:
-    from kpybroker.server.connections.stalls import Stalls
     from kpybroker.server.connections.token_checks import ListenerTokens
     from kpybroker.server.requests.faults import Faults
     from kpybroker.server.requests.recorder import Recorder
+    from kpybroker.stalls import Stalls
 
 NO_TOKENS: Mapping[str, ListenerTokens] = MappingProxyType({})
 SWEEP_EVERY_S = 1.0
@@ -159,6 +159,7 @@ class Server:
         """Measure request times, and count stalls, from now on."""
         self._interceptors.add_outermost(timing)
         self.port.count_stalls(stalls)
+        self.broker.count_stalls(stalls)
 
     def begin_serving(self) -> None:
         """Serve requests from now on, beginning with connections that were opened during the start."""

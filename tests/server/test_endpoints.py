@@ -13,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ConfigError
-from kpybroker.server.connections.stalls import Stalls
 from kpybroker.server.metrics import http
 from kpybroker.server.metrics.endpoints import STALL_CHECK_S, StallWatch, what_lags, why_not_ready
 from kpybroker.server.metrics.gauges import ALL_NAMES, AT_ONCE, TOTAL_TIME
@@ -21,6 +20,7 @@ from kpybroker.server.metrics.http import HttpServer, Page
 from kpybroker.server.node import Node
 from kpybroker.server.requests.timing import EVERY, OPEN_MAX
 from kpybroker.sim.world.loop import Owner, VirtualLoop
+from kpybroker.stalls import Stalls
 from kpybroker.wire.rpc import incremental_alter_configs
 from kpybroker.world.real import RealNetwork
 from tests.asking import fetched, make, put
@@ -159,7 +159,7 @@ def test_a_stall_is_reported_once() -> None:
 
     async def scenario() -> None:
         with loop.acting(process):
-            watch = StallWatch(Stalls())
+            watch = StallWatch(Stalls(loop.time))
         began_s = loop.time()
         await asyncio.sleep(STALL_CHECK_S * 3.5)
         assert watch.take() == 0

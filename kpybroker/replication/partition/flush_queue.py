@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from kpybroker.stalls import FLUSH, STALL_S, Stalls
+
 
 class Waiter(Protocol):
     """A response that waits for a flush. `settle` is called after each flush that may have completed it."""
@@ -22,13 +24,19 @@ class Flushable(Protocol):
 class FlushQueue:
     """The partitions of one broker that have records to write, and the waiters to settle."""
 
-    __slots__ = ("dirty", "flushing", "woken")
+    __slots__ = ("dirty", "flushing", "stalls", "woken")
 
     def __init__(self) -> None:
         self.dirty: list[Flushable] = []
         self.woken: list[Waiter] = []
         self.flushing = False
         """Whether a flush is running, which also writes the records that are appended in the meantime."""
+        self.stalls: Stalls | None = None
+        """Where long flushes are counted; None if no metrics are served."""
+
+    def count_stalls(self, stalls: Stalls) -> None:
+        """Measure flushes from now on."""
+        self.stalls = stalls
 
     def flush(self) -> None:
         """Write each dirty partition, then settle each woken waiter. Repeat this until there are none left.
@@ -38,6 +46,8 @@ class FlushQueue:
         if self.flushing or not (self.dirty or self.woken):
             return
         self.flushing = True
+        stalls = self.stalls
+        began_s = 0.0 if stalls is None else stalls.clock() - stalls.counted_s
         dirty: Iterator[Flushable] = iter(())
         woken: Iterator[Waiter] = iter(())
         try:
@@ -52,3 +62,7 @@ class FlushQueue:
             self.dirty.extend(dirty)
             self.woken.extend(woken)
             self.flushing = False
+            if stalls is not None:
+                took_s = stalls.clock() - stalls.counted_s - began_s
+                if took_s >= STALL_S:
+                    stalls.add(FLUSH, took_s)

@@ -28,8 +28,8 @@ from kpybroker.server.connections.receive_memory import (
     next_step,
     receive_buffer,
 )
-from kpybroker.server.connections.stalls import OTHER, STALL_MS
 from kpybroker.server.connections.writing import HELD_BACK_BYTES, OWED_LIMIT_BYTES, write_all
+from kpybroker.stalls import OTHER, STALL_MS, STALL_S
 from kpybroker.wire.api import Api, by_key
 
 REPLIES_LIMIT: Final = 256
@@ -141,14 +141,17 @@ class Connection(Accepted):
         if self.lent:
             self._give_back()
         port = self._port
-        if port.stalls is None:
+        stalls = port.stalls
+        if stalls is None:
             self._run_frames(0)
         else:
-            position, began_ms = self._position, port.steady_ms()
+            position, counted_s, began_ms = self._position, stalls.counted_s, port.steady_ms()
             self._run_frames(began_ms + TURN_MS)
             took_ms = port.steady_ms() - began_ms
             if took_ms >= STALL_MS:
-                port.stalls.add(self._last_api(position), took_ms / 1000)
+                left_s = took_ms / 1000 - (stalls.counted_s - counted_s)
+                if left_s >= STALL_S:
+                    stalls.add(self._last_api(position), left_s)
         if (not self._replies or self._owed_bytes > HELD_BACK_BYTES) and not port.has_unflushed():
             self.finish_event()
             return

@@ -14,8 +14,8 @@ from kpybroker.server.connections.accepted import Accepted
 from kpybroker.server.connections.connection_limits import ConnectionLimits
 from kpybroker.server.connections.receive_memory import ReceiveMemory
 from kpybroker.server.connections.refusal_log import RefusalLog
-from kpybroker.server.connections.stalls import Stalls
 from kpybroker.server.connections.unsent_replies import UnsentReplies
+from kpybroker.stalls import Stalls
 from kpybroker.wire.api import API
 
 Dispatch = Callable[[Any, memoryview], None]
@@ -63,9 +63,8 @@ class Port:
         self.dispatch, self.encode = dispatch, encode
 
     def count_stalls(self, stalls: Stalls) -> None:
-        """Measure requests and flushes from now on."""
+        """Measure requests from now on."""
         self.stalls = stalls
-        self.flush = stalls.timed_flush(self.flush)
 
     def has_unflushed(self) -> bool:
         """Whether batches were appended since the last flush, or replies have to be completed."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from kpybroker.config import BrokerConfig
 from kpybroker.errors import ConfigError
 from kpybroker.replication.node.lifecycle import Stage
-from kpybroker.server.connections.stalls import Stalls
 from kpybroker.server.metrics.access import Access
 from kpybroker.server.metrics.http import HttpServer, Page
-from kpybroker.world.stopwatch import thread_time
+from kpybroker.stalls import Stalls
+from kpybroker.world.stopwatch import perf_counter, thread_time
 
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
@@ -70,7 +70,7 @@ class Observing:
     def __init__(self, world: World) -> None:
         answers = (self._metrics, self._health, self._readiness)
         self._http = HttpServer(world.network, dict(zip(PATHS, answers, strict=True)))
-        self._stalls = Stalls()
+        self._stalls = Stalls(perf_counter)
         self._watch = StallWatch(self._stalls)
         self._broker: Broker | None = None
         self._gauges: Gauges | None = None

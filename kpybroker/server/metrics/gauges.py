@@ -17,8 +17,8 @@ from kpybroker.server.requests.timing import EVERY, Timing
 if TYPE_CHECKING:
     from kpybroker.broker.broker import Broker
     from kpybroker.replication.partition.partition import Partition
-    from kpybroker.server.connections.stalls import Stalls
     from kpybroker.server.server import Server
+    from kpybroker.stalls import Stalls
 
 AT_ONCE = 500
 """How many partitions are examined before the event loop serves other requests."""
