@@ -14,7 +14,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kpybroker import BUILD
 from kpybroker.cli.lifetime import CONTRADICTED, HAND_OVER, complain, written
+from kpybroker.compiled_build import COMPILED, VARIABLE
 from kpybroker.errors import ConfigError
 from kpybroker.storage.dirs.formatting import META_PROPERTIES
 from kpybroker.world.processes import apart
@@ -144,6 +146,13 @@ class KeptNode:
         self.node = node
         self.child = child
 
+    @property
+    def http(self) -> str:
+        """Where the node serves its own pages; empty until it serves clients, and from a death on until it serves them
+        again. A node that was asked to stop keeps its address, at which nothing answers."""
+        ended = self.child.ended
+        return "" if ended.done() and ended.result() != 0 else self.child.fact("http")
+
     async def keep_running(self) -> str | None:
         """Return None when the node was asked to stop, or the reason why it is not started once more."""
         deaths = refusals = 0
@@ -203,11 +212,17 @@ async def start(node: ChildNode) -> Child:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env=_environment(),
         **apart(),
     )
     assert process.stdin is not None, "it is a pipe"
     process.stdin.write(written(node.settings))  # not a file, whose secrets would stay if this process is killed
     return Child(node, process)
+
+
+def _environment() -> dict[str, str] | None:
+    """If this process runs the sources, the children do so without a line of each that says why."""
+    return {**os.environ, VARIABLE: "1"} if BUILD != COMPILED else None
 
 
 async def all_ready(nodes: list[KeptNode], wish: asyncio.Future[Any]) -> str | None:

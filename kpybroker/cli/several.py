@@ -104,5 +104,5 @@ async def _oversee(several: Several, lifetime: Lifetime) -> str | None:
 
 
 def _addresses(nodes: Sequence[KeptNode]) -> dict[int, str]:
-    """Where the nodes serve their own pages, by node id; empty for a node that is starting."""
-    return {node.node.node_id: node.child.fact("http") for node in nodes}
+    """Where the nodes serve their own pages, by node id; empty for a node that is starting, or waits for that."""
+    return {node.node.node_id: node.http for node in nodes}

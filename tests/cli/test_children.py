@@ -56,6 +56,15 @@ def test_the_words_of_the_ready_line() -> None:
     assert child.death_report() == "node 7 has stopped"
 
 
+@pytest.mark.parametrize(("code", "address"), [(0, "h:2"), (1, ""), (-9, "")])
+def test_a_dead_node_has_no_address_until_it_is_started_again(code: int, address: str) -> None:
+    """Unlike one that was asked to stop."""
+    end = f"sys.exit({code})" if code >= 0 else "import os\nos.kill(os.getpid(), 9)"
+    child = run(f"print('kpybroker ready http=h:2', flush=True)\n{end}")
+    assert child.ended.result() == code
+    assert KeptNode(ChildNode(7, {}, "/none"), child).http == address
+
+
 def test_pauses_double_up_to_a_limit() -> None:
     pauses = [pause_s(deaths) for deaths in range(1, 2000)]
     assert pauses[0] == PAUSE_MIN_S
