@@ -20,7 +20,6 @@ import pytest
 from confluent_kafka import Message, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-import kpybroker
 from kpybroker.world.usable_cores import usable_cores
 from oracle.target import steady_port
 from tests.cli.running import WAIT_S, Start, ended, last_line, log_until, pid_of, stopped
@@ -28,7 +27,6 @@ from tests.cli.shell import Shell, kpybroker_process, ready
 
 pytestmark = pytest.mark.slow
 
-PACKAGE = Path(kpybroker.__file__).parent
 RECORDS = 6000
 KILLS = 2
 ONE_CORE = (
@@ -315,29 +313,6 @@ def test_one_port_has_the_pages_of_all_nodes(tmp_path: Path, start: Start) -> No
         assert (status, "node 2: no answer" in said) == (503, True)
     assert samples(page(address, "/metrics", "0123456789abcdef")[1], "kpybroker_node_up") == {"1": 1, "2": 0}
     assert stopped(process)[0] == 0
-
-
-def test_a_build_that_does_not_fit_is_told_once(tmp_path: Path) -> None:
-    """A compiled build without its extensions runs its sources, in all processes."""
-    package = tmp_path / "site" / "kpybroker"
-    package.mkdir(parents=True)
-    for file in PACKAGE.iterdir():
-        if file.suffix not in (".so", ".pyd") and file.name != "build.txt":
-            (package / file.name).symlink_to(file)
-    (package / "build.txt").write_text("compiled for vax\n")
-    command = [sys.executable, "-P", "-m", "kpybroker", "dev", "--brokers", "2", "--port", "0", "--ephemeral"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "KPYBROKER_INTERPRETED": "0"}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
-    )
-    try:
-        ready(process)
-        code, _, log = stopped(process)
-        assert code == 0
-        assert log.count("kpybroker runs interpreted: ") == 1
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_the_directory_of_one_broker_gets_more_brokers_and_loses_them(

@@ -35,6 +35,7 @@ SETTINGS = st.sampled_from(
     [("retention.ms", "5"), ("retention.ms", "x"), ("cleanup.policy", "compact"), ("nosuch", "1"), ("segment.ms", "9")]
 )
 KINDS = st.sampled_from([ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP, ResourceType.CLIENT_METRICS])
+DIRECTORIES = st.lists(st.binary(min_size=16, max_size=16), max_size=2).map(tuple)
 COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(
         CreateTopics,
@@ -58,7 +59,15 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
         ),
         st.booleans(),
     ),
-    st.builds(BrokerHeartbeat, st.integers(1, 3), st.integers(0, 3), st.booleans(), st.booleans()),
+    st.builds(
+        BrokerHeartbeat,
+        st.integers(1, 3),
+        st.integers(0, 3),
+        st.booleans(),
+        st.booleans(),
+        offline_log_dirs=DIRECTORIES,
+        cordoned_log_dirs=st.none() | DIRECTORIES,
+    ),
     st.builds(AllocateProducerIds, st.integers(1, 3), st.integers(0, 3)),
 )
 

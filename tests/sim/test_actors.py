@@ -17,7 +17,7 @@ SEEDS = range(300)
 AT_ONCE = 2.6
 """The limit on the average number of actors per seed, so that they do not make seeds much slower."""
 
-SEED = 101
+SEED = 108
 """A seed in which every actor finds something to do."""
 
 
@@ -66,7 +66,7 @@ def test_actors_do_their_work_and_keep_the_contract(shows: dict[str, str]) -> No
     assert set(setup.actors) == set(shows)
     outcome = Simulation(setup).run()
     assert outcome.breaches == []
-    assert all(outcome.counts[what] > 0 for what in shows.values())
+    assert [what for what in shows.values() if not outcome.counts.get(what)] == []
 
 
 def test_where_a_reassignment_may_end() -> None:
