@@ -3,7 +3,7 @@ killed in between."""
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -57,35 +57,33 @@ def states(node: ClusterNode, names: Sequence[str]) -> set[str]:
     return {one.transaction_state for one in told.transaction_states}
 
 
-def two_ids_elsewhere(cluster: Cluster, away: int) -> tuple[list[str], int]:
-    """Two transactional ids with the same coordinator, which is not node `away`; and the coordinator."""
-    node = cluster.nodes[away]
+def two_ids(node: ClusterNode, coordinators: Collection[int]) -> tuple[list[str], int]:
+    """Two transactional ids with the same coordinator, which is one of these; and the coordinator."""
     patiently(lambda: coordinator_of(node, "x") >= 0, "there is a coordinator")
     by_coordinator: dict[int, list[str]] = {}
     for name in (f"x{number}" for number in range(1000)):
         coordinator = coordinator_of(node, name)
         by_coordinator.setdefault(coordinator, []).append(name)
-        if coordinator not in (-1, away) and len(by_coordinator[coordinator]) == 2:
+        if coordinator in coordinators and len(by_coordinator[coordinator]) == 2:
             return by_coordinator[coordinator], coordinator
-    raise AssertionError("one node is the coordinator of all ids")
+    raise AssertionError(f"none of {coordinators} is the coordinator of any id")
 
 
-@pytest.mark.parametrize("fault", ["paused", "killed"])
-def test_another_coordinator_ends_prepared_transactions(cluster: Cluster, fault: str, target_name: str) -> None:
-    """A partition's only replica is down when transactions end, and then their coordinator is killed. The next
-    coordinator writes the markers when the replica is available again.
+def end_elsewhere(cluster: Cluster, away: int, coordinators: Collection[int], fault: str) -> None:
+    """The only replica of some partitions, on the node `away`, is down when transactions end, and then their
+    coordinator, one of these, is killed. The next coordinator writes the markers when the replica is available again.
     """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    away = next(node_id for node_id in cluster.nodes if node_id != cluster.active_controller())
-    one_topic = {"away": [[away]], "here": [[node_id for node_id in cluster.nodes if node_id != away]]}
+    others = [node.node_id for node in cluster.brokers if node.node_id != away]
+    one_topic = {"away": [[away]], "here": [others]}
     places = {f"{topic}-{end}": replicas for topic, replicas in one_topic.items() for end in ENDS}
     config = {"min.insync.replicas": "1"}
     topics = [NewTopic(name, 1, replica_assignment=replicas, config=config) for name, replicas in places.items()]
     for made in admin.create_topics(topics, operation_timeout=30).values():
         made.result(30)
-    names, coordinator = two_ids_elsewhere(cluster, away)
+    names, coordinator = two_ids(cluster.nodes[away], coordinators)
     cluster.await_in_sync(*places, "__transaction_state")
-    [successor] = [node for node in cluster.brokers if node.node_id not in (away, coordinator)]
+    [successor] = [cluster.nodes[node_id] for node_id in others if node_id != coordinator]
     producers = [Transactor("confluent-kafka", cluster.bootstrap) for _ in ENDS]
     try:
         for one, name, end in zip(producers, names, ENDS, strict=True):
@@ -98,7 +96,7 @@ def test_another_coordinator_ends_prepared_transactions(cluster: Cluster, fault:
         for one, end in zip(producers, ENDS, strict=True):
             one.tell(end)
         prepared, complete = {"PrepareCommit", "PrepareAbort"}, {"CompleteCommit", "CompleteAbort"}
-        if fault == "killed" and target_name == "kafka":
+        if fault == "killed" and cluster.nodes[coordinator].name == "kafka":
             # 4.3.1 treats a partition without a leader as deleted: half of the committed records is lost
             patiently(
                 lambda: states(cluster.nodes[coordinator], names) == complete,
@@ -120,6 +118,12 @@ def test_another_coordinator_ends_prepared_transactions(cluster: Cluster, fault:
     finally:
         for one in producers:
             one.kill9()
+
+
+@pytest.mark.parametrize("fault", ["paused", "killed"])
+def test_another_coordinator_ends_prepared_transactions(cluster: Cluster, fault: str) -> None:
+    away = next(node_id for node_id in cluster.nodes if node_id != cluster.active_controller())
+    end_elsewhere(cluster, away, cluster.nodes.keys() - {away}, fault)
 
 
 def test_a_broker_killed_while_a_transaction_ends(target_name: str) -> None:
