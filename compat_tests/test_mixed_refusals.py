@@ -52,7 +52,7 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
-def refusal(cluster: Cluster, **settings: str) -> str:
+def refusal(cluster: Cluster, **settings: str | None) -> str:
     """Start NODE as a kpybroker node. Returns the reason why it ends, after a check that its directory is as it was."""
     before = contents(cluster.nodes[NODE].data)
     told = end_of_start(cluster, **settings)
@@ -60,10 +60,12 @@ def refusal(cluster: Cluster, **settings: str) -> str:
     return told
 
 
-def end_of_start(cluster: Cluster, **settings: str) -> str:
-    """Start NODE as a kpybroker node, which does not succeed. Returns the last line of its output."""
+def end_of_start(cluster: Cluster, **settings: str | None) -> str:
+    """Start NODE as a kpybroker node, without the settings that are None, which does not succeed. Returns the last line
+    of its output."""
     cluster.become(KPYBROKER, NODE)
-    cluster.nodes[NODE].properties |= settings
+    changed = {**cluster.nodes[NODE].properties, **settings}
+    cluster.nodes[NODE].properties = {name: text for name, text in changed.items() if text is not None}
     with pytest.raises(NotStarted) as refused:
         cluster.nodes[NODE].start()
     return str(refused.value).rstrip().splitlines()[-1]
@@ -101,7 +103,8 @@ def test_a_newer_metadata_version(cluster: Cluster) -> None:
 
 @of_today
 def test_a_directory_of_another_cluster_or_node(cluster: Cluster) -> None:
-    """Also on an empty directory, whose settings have the id of another cluster."""
+    """Whether the settings have the id of the cluster or not. Also on an empty directory, whose settings have the id of
+    another cluster."""
     file = cluster.nodes[NODE].data / "meta.properties"
     before = file.read_bytes()
     for name, value, reason in (
@@ -111,6 +114,11 @@ def test_a_directory_of_another_cluster_or_node(cluster: Cluster) -> None:
         change_properties(cluster, name, value)
         assert reason in refusal(cluster)
         file.write_bytes(before)
+    change_properties(cluster, "cluster.id", "x" * 22)
+    told = refusal(cluster, **{"kpybroker.cluster.id": None})
+    assert f"belongs to cluster {'x' * 22}, but the controllers at " in told
+    assert f"belong to cluster {CLUSTER_ID}; name the controllers" in told
+    file.write_bytes(before)
     change_properties(cluster, "directory.id", directory_id(cluster, 1))
     assert "another broker is registered with the same data directory" in end_of_start(cluster)
     shutil.rmtree(cluster.nodes[NODE].data)

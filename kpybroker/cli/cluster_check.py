@@ -12,7 +12,7 @@ from kpybroker.client.client import Client, NodeOutOfReach, check
 from kpybroker.config import parse_config
 from kpybroker.config.effect import KEYS, key_of
 from kpybroker.config.key import Effect
-from kpybroker.config.properties import did_you_mean, is_of_others
+from kpybroker.config.properties import REMOVED, did_you_mean, is_of_others
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.errors import ConfigError, KafkaError
@@ -27,8 +27,10 @@ LEVELS = {
     IGNORED: "the setting is accepted and has no effect",
     UNKNOWN: "this cannot be checked from outside",
 }
-SET = {1, 2, 3, 4}
-"""The sources of settings that are not defaults: of the topic, the broker, all brokers and the properties file."""
+OF_TOPIC, OF_FILE = 1, 4
+"""Sources of settings: a topic, and the properties file of a broker."""
+IN_METADATA = {2, 3}
+"""The sources of settings of a broker, or of all, that are stored in the metadata."""
 GROUP_TYPES = ("classic", "consumer", "share", "streams")
 AT_ONCE = 100
 """The number of topics in one DescribeConfigs."""
@@ -191,7 +193,7 @@ async def _settings(
 def of_settings(kind: int, rows: Iterable[describe_configs.DescribeConfigsResult]) -> Iterator[Finding]:
     """The settings of brokers or topics that were set there, and would be refused or have no effect here."""
     for resource in rows:
-        own = {1} if kind == ResourceType.TOPIC else SET
+        own = {OF_TOPIC} if kind == ResourceType.TOPIC else {OF_FILE, *IN_METADATA}
         settings = [row for row in resource.configs if row.config_source in own]
         where = f"{'topic' if kind == ResourceType.TOPIC else 'broker'} {resource.resource_name}"
         found = [each for row in settings if (each := _of_setting(kind, where, row)) is not None]
@@ -199,14 +201,25 @@ def of_settings(kind: int, rows: Iterable[describe_configs.DescribeConfigsResult
         is_own = any(row.name == cluster_facts.HTTP_PORT for row in resource.configs)
         # a broker of kpybroker has started with its settings, and does not list those that have secrets
         if kind == ResourceType.BROKER and not is_own and all(each.level != PREVENTS for each in found):
-            yield from _of_all(where, {row.name: row.value for row in settings})
+            yield from _of_all(where, {row.name: row.value for row in settings if row.config_source == OF_FILE})
 
 
 def _of_setting(kind: int, where: str, row: describe_configs.DescribeConfigsResourceResult) -> Finding | None:
+    found = _of_value(kind, where, row)
+    if found is not None and found.level == PREVENTS and row.config_source in IN_METADATA:
+        why = f"{found.why}; it is stored in the metadata, where it prevents no start: brokers log it, and ignore it"
+        return found._replace(level=IGNORED, why=why)
+    return found
+
+
+def _of_value(kind: int, where: str, row: describe_configs.DescribeConfigsResourceResult) -> Finding | None:
+    """What a properties file with this setting, or a topic, would meet."""
     key, value = key_of(kind, row.name), row.value
     if key is None:
         if kind == ResourceType.BROKER and is_of_others(row.name):
             return None
+        if kind == ResourceType.BROKER and row.name in REMOVED:
+            return Finding(PREVENTS, where, row.name, f"there is no such setting here: {REMOVED[row.name]}; remove it")
         hint = did_you_mean(row.name, KEYS[kind]) or "; remove it"
         return Finding(PREVENTS, where, row.name, f"there is no such setting here{hint}")
     if value is None:

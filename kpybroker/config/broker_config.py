@@ -47,6 +47,8 @@ SELECTORS = (RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector")
 NO_SETTINGS: Mapping[str, str] = {}
 SETS = ("cleanup_policy", "leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
 """Lists whose order has no meaning."""
+OF_ONE_BROKER = frozenset({"cordoned.log.dirs"})
+"""Settings that change while the broker runs, and only a single broker can have."""
 NOT_GIVEN = {"node.id": "1", "process.roles": "broker,controller", "controller.listener.names": "CONTROLLER"}
 """Defaults of settings that Kafka requires, so that a single node needs no properties file."""
 
@@ -294,7 +296,7 @@ class BrokerConfig:
         If a value cannot be applied, the last valid value stays in effect.
         """
         for_all = usable(BROKER, _changeable(default), self.dynamic_default)
-        for_this = usable(BROKER, _changeable(broker), self.dynamic_broker)
+        for_this = usable(BROKER, _changeable(broker, OF_ONE_BROKER), self.dynamic_broker)
         if for_all == self.dynamic_default and for_this == self.dynamic_broker:
             return self
         return BrokerConfig.of(self.static, for_all, for_this)
@@ -365,14 +367,14 @@ class BrokerConfig:
         return settings
 
 
-def _changeable(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that can change while the broker runs. Other settings of single brokers, of listeners and logins,
-    take effect at the next start."""
+def _changeable(settings: Mapping[str, str], of_one_broker: frozenset[str] = frozenset()) -> dict[str, str]:
+    """The settings that can change while the broker runs, `of_one_broker` included. Other settings of single brokers,
+    of listeners and logins, take effect at the next start."""
     return {
         name: text
         for name, text in settings.items()
         if (name in CHANGEABLE_KEYS and CHANGEABLE_KEYS[name].mode is Mode.CLUSTER_WIDE)
-        or name == "cordoned.log.dirs"
+        or name in of_one_broker
         or is_listener_limit(name)
         or is_listener_store(name)
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Any
 
@@ -90,6 +90,16 @@ def incremental_alter_configs(
     return _alter(state, config, random, command, change_of)
 
 
+def check_broker_change(
+    config: BrokerConfig, current: Mapping[str, str], change: ReplaceConfigs | ChangeConfigs
+) -> None:
+    """Check a change of settings of this broker, or of all brokers, before it is forwarded: a controller of Apache
+    Kafka leaves that to the broker that the client has asked. `current` has the settings before the change. Raises
+    INVALID_REQUEST, INVALID_CONFIG."""
+    wanted = _replaced(change) if isinstance(change, ReplaceConfigs) else _changed(change, current)
+    _check_settings(config, ResourceType.BROKER, change.resource_name, wanted, current)
+
+
 def _alter(
     state: ControllerState,
     config: BrokerConfig,
@@ -131,12 +141,13 @@ def _alter(
                 delivery_logs.check_change(name, current, wanted)
             if kind == ResourceType.BROKER:
                 check_doors(state, config, name, wanted, host)
-            changes = _difference(kind, name, current, wanted)
+            changes = _difference(kind, name, current, wanted, _named(resource))
             records.extend((*changes, *resized))
             if kind == ResourceType.TOPIC:
                 records.extend(_delivery_log(state, config, random, name, wanted))
             is_brokers_own = kind == ResourceType.BROKER and name
-            if state.features.get(ELR_FEATURE, 0) and any(c.name == MIN_ISR for c in changes) and not is_brokers_own:
+            is_other_min_isr = current.get(MIN_ISR) != wanted.get(MIN_ISR)
+            if state.features.get(ELR_FEATURE, 0) and is_other_min_isr and not is_brokers_own:
                 # the replicas became eligible under the old value
                 records.append(stored.ClearElrRecord(topic_name=name))
             results.append(ConfigResult(kind, name))
@@ -166,10 +177,9 @@ def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[st
     if resource.resource_type != ResourceType.BROKER:
         return
     if resource.resource_name:
-        named = resource.changes if isinstance(resource, ChangeConfigs) else resource.configs
         # such a value was set before the feature was enabled, or by another controller
         is_taken_away = MIN_ISR in current and MIN_ISR not in wanted
-        if any(each[0] == MIN_ISR for each in named) and not is_taken_away:
+        if MIN_ISR in _named(resource) and not is_taken_away:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG, f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."
             )
@@ -177,8 +187,18 @@ def _check_min_isr(resource: Any, current: Mapping[str, str], wanted: Mapping[st
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled.")
 
 
-def _difference(kind: int, name: str, current: Mapping[str, str], wanted: Mapping[str, str]) -> list[Any]:
-    changed = [(key, value) for key, value in wanted.items() if current.get(key) != value]
+def _named(resource: ReplaceConfigs | ChangeConfigs) -> set[str]:
+    """The names of the settings in the request."""
+    return {each[0] for each in (resource.changes if isinstance(resource, ChangeConfigs) else resource.configs)}
+
+
+def _difference(
+    kind: int, name: str, current: Mapping[str, str], wanted: Mapping[str, str], named: Collection[str]
+) -> list[Any]:
+    """The records of the changes. A broker's setting that is set to its present value has one, too: a broker of Apache
+    Kafka then reads again what the setting names, such as a key store (KIP-226)."""
+    again = named if kind == ResourceType.BROKER else ()
+    changed = [(key, value) for key, value in wanted.items() if key in again or current.get(key) != value]
     removed = [(key, None) for key in current if key not in wanted]
     return [
         stored.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)

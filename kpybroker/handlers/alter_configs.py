@@ -10,9 +10,11 @@ from kpybroker.config.listener_limits import is_listener_store
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.commands import (
     AlterConfigs,
+    ChangeConfigs,
     ConfigResult,
     ReplaceConfigs,
 )
+from kpybroker.controller.configs import check_broker_change
 from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.handlers.describe_configs import check_this_broker
 from kpybroker.security.tls.contexts import check_stores
@@ -79,6 +81,12 @@ def of_a_broker(resources: Iterable[T]) -> T | None:
     return next((one for one in resources if one.resource_type == ResourceType.BROKER and one.resource_name), None)
 
 
+def check_forwarded(broker: Broker, change: ReplaceConfigs | ChangeConfigs) -> None:
+    """Check a change of settings of this broker, or of all brokers. Raises INVALID_REQUEST, INVALID_CONFIG."""
+    current = broker.metadata.image.config(ResourceType.BROKER, change.resource_name)
+    check_broker_change(broker.config, current, change)
+
+
 def check_store_changes(broker: Broker, changed: Mapping[str, str | None]) -> None:
     """Raise INVALID_REQUEST if a TLS listener could not use its key store or trust store after these changes to this
     broker's settings. A value of None removes a setting."""
@@ -98,11 +106,13 @@ def check_store_changes(broker: Broker, changed: Mapping[str, str | None]) -> No
 def _refused(broker: Broker, resource: AlterConfigsResource, first: AlterConfigsResource | None) -> ConfigResult | None:
     kind, name = resource.resource_type, resource.resource_name
     try:
-        if kind == ResourceType.BROKER and name:
-            check_this_broker(broker, name)
+        if kind == ResourceType.BROKER:
+            if name:
+                check_this_broker(broker, name)
             if resource is first:
                 reset = dict.fromkeys(filter(is_listener_store, broker.config.dynamic_broker))
                 check_store_changes(broker, {**reset, **{each.name: each.value for each in resource.configs}})
+            check_forwarded(broker, _replace(resource))
         elif kind == ResourceType.BROKER_LOGGER:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "Log levels are changed one by one: use IncrementalAlterConfigs."

@@ -17,7 +17,14 @@ from kpybroker.controller.commands import (
     IncrementalAlterConfigs,
 )
 from kpybroker.errors import ErrorCode, KafkaError
-from kpybroker.handlers.alter_configs import check_store_changes, merged, of_a_broker, refused_alike, told
+from kpybroker.handlers.alter_configs import (
+    check_forwarded,
+    check_store_changes,
+    merged,
+    of_a_broker,
+    refused_alike,
+    told,
+)
 from kpybroker.handlers.describe_configs import check_this_broker
 from kpybroker.serving.fair_loop import SLICE, Turns, decided, slices
 from kpybroker.wire.rpc.incremental_alter_configs import (
@@ -73,10 +80,12 @@ def _settled(
     """The result if this broker can determine it; None if the controller has to."""
     kind, name = resource.resource_type, resource.resource_name
     try:
-        if kind == ResourceType.BROKER and name:
-            check_this_broker(broker, name)
+        if kind == ResourceType.BROKER:
+            if name:
+                check_this_broker(broker, name)
             if resource is first:
                 check_store_changes(broker, {each.name: _set(each) for each in resource.configs})
+            check_forwarded(broker, _change(resource))
         elif kind == ResourceType.BROKER_LOGGER:
             check_this_broker(broker, name)
             _change_log_levels(resource, request.validate_only)

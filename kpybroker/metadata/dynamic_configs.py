@@ -13,6 +13,7 @@ from math import isnan
 from kpybroker.config import BrokerConfig, LogSettings
 from kpybroker.config.dynamic import Unusable, usable, why_unusable
 from kpybroker.config.effect import key_of
+from kpybroker.config.key import Mode
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.metadata.image import Image
 from kpybroker.metadata.quotas import NO_QUOTAS, Entity, Quotas, why_unusable_quota
@@ -77,13 +78,17 @@ class DynamicConfigs:
         found = [
             Unusable(kind, name, setting, text, reason)
             for setting, text in given.items()
-            if (reason := why_unusable(kind, setting, text)) is not None
+            if (reason := _why_unusable(resource, setting, text)) is not None
         ]
         if not found:
             self._applied.pop(resource, None)
             self._unusable.pop(resource, None)
             return
-        applied = usable(kind, given, usable(kind, self.settings(old, kind, name)))
+        applied = {
+            setting: text
+            for setting, text in usable(kind, given, usable(kind, self.settings(old, kind, name))).items()
+            if not _is_misplaced(resource, setting)
+        }
         self._applied[resource], self._unusable[resource] = applied, found
         for each in found:
             if before.get(each.name) != each.value:
@@ -126,6 +131,18 @@ class DynamicConfigs:
             _named(entity),
             key,
         )
+
+
+def _why_unusable(resource: Resource, setting: str, text: str) -> str | None:
+    if _is_misplaced(resource, setting):
+        return "only a single broker can have this setting"
+    return why_unusable(resource[0], setting, text)
+
+
+def _is_misplaced(resource: Resource, setting: str) -> bool:
+    """Whether this is a setting of all brokers that only a single broker can have. Apache Kafka ignores it, too."""
+    key = key_of(ResourceType.BROKER, setting) if resource == (ResourceType.BROKER, "") else None
+    return key is not None and key.mode is Mode.PER_BROKER
 
 
 def _same(one: float | None, other: float) -> bool:

@@ -69,6 +69,12 @@ def setting(
             "Java classes are not run",
         ),
         (BROKER, setting("num.partitons", "3"), PREVENTS, "no such setting here; did you mean num.partitions?"),
+        (BROKER, setting("zookeeper.connect", "h:2181"), PREVENTS, "ZooKeeper was removed in Kafka 4.0"),
+        (BROKER, setting("log.message.format.version", "3.0"), PREVENTS, "the record format is v2; remove it"),
+        (BROKER, setting("no.such", "1", 2), IGNORED, "prevents no start"),
+        (BROKER, setting("no.such", "1", 3), IGNORED, "prevents no start"),
+        (BROKER, setting("log.cleaner.threads", "abc", 2), IGNORED, "prevents no start"),
+        (BROKER, setting("config.providers", "file", 3), IGNORED, "prevents no start"),
         (BROKER, setting("num.network.threads", "5"), IGNORED, "it has no effect here"),
         (BROKER, setting("ssl.key.password", None, is_sensitive=True), UNKNOWN, "secret"),
         (BROKER, setting("confluent.license", "x"), None, ""),
@@ -140,6 +146,12 @@ def test_versions_of_apis_that_are_not_served() -> None:
         return list(cluster_check.of_apis(api_versions.Response(api_keys=keys)))
 
     assert found(beyond=0) == found(beyond=1) == []
+    row = produce
+    low, high = row.advertised
+    for lowest, highest in ((low - 1, high), (low, high + 1)):
+        key = api_versions.ApiVersion(api_key=row.key, min_version=lowest, max_version=highest)
+        [each] = cluster_check.of_apis(api_versions.Response(api_keys=[key]))
+        assert each.what == f"Produce versions {lowest} to {highest}"
     for each, row in zip(found(beyond=2), (produce, fetch), strict=True):
         low, high = row.advertised
         assert (each.level, each.what) == (MISSING, f"{row.name} versions {low - 1} to {high + 1}")

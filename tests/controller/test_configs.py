@@ -16,6 +16,7 @@ from kpybroker.controller.commands import (
     ReplaceConfigs,
 )
 from kpybroker.errors import ErrorCode as E
+from kpybroker.wire.stored.metadata import ConfigRecord
 from tests.controller.stage import Stage
 
 SET, DELETE, APPEND, SUBTRACT = AlterOp
@@ -313,6 +314,21 @@ def test_unchanged_values_are_not_written(stage: Stage) -> None:
     stage.ask(change(TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", DELETE, None)))
     stage.ask(change(TOPIC, "t", ("retention.ms", SET, "6"), validate_only=True))
     assert len(stage.log) == written
+
+
+@pytest.mark.parametrize("broker", ["", "1"])
+def test_an_unchanged_value_of_a_broker_is_written_again(stage: Stage, broker: str) -> None:
+    """A broker of Apache Kafka then reads the file again that the value names. Settings that are not named are not
+    written again."""
+    name, other = "log.retention.ms", "log.retention.bytes"
+    assert stage.code(change(BROKER, broker, (name, SET, "5"), (other, SET, "9")))[0] is E.NONE
+    written = len(stage.log)
+    stage.ask(change(BROKER, broker, (name, SET, "5"), ("log.roll.ms", DELETE, None)))
+    stage.ask(change(BROKER, broker, (name, SET, "5"), validate_only=True))
+    stage.ask(AlterConfigs((ReplaceConfigs(BROKER, broker, ((name, "5"),)),)))
+    again = ConfigRecord(resource_type=BROKER, resource_name=broker, name=name, value="5")
+    without = ConfigRecord(resource_type=BROKER, resource_name=broker, name=other, value=None)
+    assert [record.message for record in stage.log[written:]] == [again, again, without]
 
 
 def test_broker_settings_are_checked_together_with_related_ones(stage: Stage) -> None:

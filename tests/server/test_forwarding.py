@@ -14,10 +14,13 @@ from kpybroker.call import Call
 from kpybroker.client.peer import Peer
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
+from kpybroker.handlers import alter_configs as replacing
 from kpybroker.handlers import handler_of
+from kpybroker.handlers import incremental_alter_configs as changing
 from kpybroker.long_work import REQUESTS_MAX
 from kpybroker.security.authorizer import AclResource, Operation
 from kpybroker.security.principal import ANONYMOUS
+from kpybroker.server.node import Node
 from kpybroker.server.requests.forwarding import forwarding
 from kpybroker.topics import METADATA_TOPIC
 from kpybroker.wire.api import API, by_name
@@ -51,6 +54,7 @@ from kpybroker.wire.rpc import (
 from tests.handlers.acl_setting import BOB, READ, SETTINGS, creation, selection
 from tests.server.clustering import Cluster, dialled, run_cluster
 from tests.server.raw import raw
+from tests.serving import serving
 
 pytestmark = pytest.mark.slow
 
@@ -145,6 +149,43 @@ def test_a_broker_handles_its_own_rows_before_it_forwards(tmp_path: Path) -> Non
             peer.close()
 
     run_cluster(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("broker", "setting", "value"),
+    [
+        ("1", "log.cleaner.threads", "abc"),
+        ("1", "node.id", "7"),
+        ("1", "cordoned.log.dirs", "/nowhere"),
+        ("1", "background.threads", "1000"),
+        ("", "background.threads", "0"),
+        ("", "cordoned.log.dirs", "*"),
+    ],
+)
+def test_a_broker_checks_its_settings_before_forwarding(tmp_path: Path, broker: str, setting: str, value: str) -> None:
+    """A controller of Apache Kafka would accept them."""
+
+    def settled(node: Node, name: str, text: str) -> list[int]:
+        """The error codes of the rows that the broker creates itself, for both APIs."""
+        one = incremental_alter_configs.AlterableConfig(name=name, config_operation=0, value=text)
+        change = incremental_alter_configs.AlterConfigsResource(
+            resource_type=BROKER, resource_name=broker, configs=[one]
+        )
+        all_ = alter_configs.AlterConfigsResource(
+            resource_type=BROKER, resource_name=broker, configs=[alter_configs.AlterableConfig(name=name, value=text)]
+        )
+        rows = (
+            *changing.here(node.broker, incremental_alter_configs.Request(resources=[change])).values(),
+            *replacing.here(node.broker, alter_configs.Request(resources=[all_])).values(),
+        )
+        return [row.error_code for row in rows]
+
+    async def scene() -> None:
+        async with serving(tmp_path) as node:
+            assert settled(node, setting, value) == [ErrorCode.INVALID_REQUEST] * 2
+            assert settled(node, "log.retention.ms", "1000") == []
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
 
 
 def test_every_node_answers_every_admin_request(tmp_path: Path) -> None:

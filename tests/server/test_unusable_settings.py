@@ -126,6 +126,25 @@ def test_the_last_good_value_stays_in_force(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(play(), 60))
 
 
+def test_a_setting_of_one_broker_has_no_effect_on_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        async with serving(tmp_path / "data") as node:
+            of_all, own = (
+                ConfigRecord(resource_type=BROKER, resource_name=name, name="cordoned.log.dirs", value="*")
+                for name in ("", "1")
+            )
+            await commit(node, [of_all])
+            assert not node.broker.config.cordoned_log_dirs
+            assert node.broker.metadata.dynamic.unusable_count == 1
+            await commit(node, [own])
+            assert node.broker.config.cordoned_log_dirs == {str(tmp_path / "data")}
+
+    caplog.set_level(logging.ERROR)
+    asyncio.run(asyncio.wait_for(play(), 60))
+    reason = "the setting cordoned.log.dirs of brokers (default) cannot be applied: only a single broker can have"
+    assert caplog.text.count(reason) == 1
+
+
 def test_quotas_that_cannot_be_applied_limit_nobody(tmp_path: Path) -> None:
     async def play() -> None:
         async with serving(tmp_path / "data") as node:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -225,7 +226,7 @@ def test_static_voters_become_dynamic_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "why"),
     [
-        ({"kpybroker.cluster.id": OTHER_CLUSTER}, "belong to another cluster"),
+        ({"kpybroker.cluster.id": OTHER_CLUSTER}, ", but the controllers at .* belong to cluster"),
         ({"node.id": "1"}, "this node has the same id|refused with DUPLICATE_BROKER_REGISTRATION"),
         ({"node.id": "2"}, "this node has the same id|refused with DUPLICATE_BROKER_REGISTRATION"),
     ],
@@ -277,6 +278,16 @@ def test_nothing_is_formatted_for_another_cluster_than_that_of_the_controllers(t
     run_quorum(tmp_path, play)
 
 
+def contents(path: Path) -> dict[str, bytes]:
+    files = (file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_a_static_voter_of_another_cluster_is_told_so(tmp_path: Path) -> None:
     """It does not wait for a leader, and the voters of the cluster go on."""
 
@@ -288,11 +299,30 @@ def test_a_static_voter_of_another_cluster_is_told_so(tmp_path: Path) -> None:
             await cluster.start(3)
         assert not list(cluster.root.glob("3/*"))
         format_for(cluster.config(3))
+        del cluster.settings["kpybroker.cluster.id"]
+        before = contents(cluster.root / "3")
+        why = f"3 belongs to cluster {OTHER_CLUSTER}, but the controllers at {asked} belong to cluster"
+        with pytest.raises(ConfigError, match=why):
+            await cluster.start(3)
+        assert contents(cluster.root / "3") == before
+        assert await cluster.leader() in (1, 2)
+
+    run_cluster(tmp_path, play)
+
+
+def test_a_static_voter_is_told_of_another_cluster_that_starts_later(tmp_path: Path) -> None:
+    async def play(cluster: Cluster) -> None:
+        cluster.settings["kpybroker.cluster.id"] = OTHER_CLUSTER
+        format_for(cluster.config(3))
+        del cluster.settings["kpybroker.cluster.id"]
+        # nodes 1 and 2 must not be refused because of node 3
+        late = asyncio.ensure_future(cluster.start(3))
+        await cluster.until(lambda: is_open(cluster.ports[3]), "3 waits for the other voters")
+        await cluster.start(1, 2)
         others = ", ".join(f"{node_id} at 127.0.0.1:{cluster.ports[node_id]}" for node_id in (1, 2))
         why = f"the controllers {others} belong to another cluster: this node belongs to {OTHER_CLUSTER}; "
         with pytest.raises(ConfigError, match=why):
-            await cluster.start(3)
-        assert await cluster.leader() in (1, 2)
+            await late
 
     run_cluster(tmp_path, play)
 

@@ -1,6 +1,6 @@
-"""Queries the other controllers before an empty directory is formatted.
+"""Queries the other controllers before a node opens or formats its directories.
 
-A node that joins a cluster is refused if its settings contain the id of another one.
+A node that joins a cluster is refused if its directory or its settings contain the id of another one.
 
 A controller that forms a new cluster alone (kpybroker.initial.controllers=standalone) checks for an existing one. An
 empty directory looks the same on a first start and after the loss of a disk. If the node formed a second cluster with
@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kpybroker.client.dialer import controller_dialer
+from kpybroker.client.peer import Peer
 from kpybroker.config import BrokerConfig
-from kpybroker.errors import ConfigError
+from kpybroker.errors import ConfigError, Damage
 from kpybroker.raft.core.state import NOBODY, Tail
 from kpybroker.raft.core.voter_set import NO_DIRECTORY
 from kpybroker.raft.driver import Driver
 from kpybroker.raft.duties.voter_rpcs import LOST
 from kpybroker.raft.log.feature_check import check_joined
 from kpybroker.raft.log.identity import Identity, wanted_format
-from kpybroker.storage.dirs.directory import is_formatted
-from kpybroker.storage.dirs.formatting import Format
+from kpybroker.storage.dirs.directory import is_formatted, read_properties
+from kpybroker.storage.dirs.formatting import META_PROPERTIES, Format
 from kpybroker.tasks import begin
 from kpybroker.wire.rpc import api_versions, describe_cluster
 
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+FIRST_PATIENCE_MS = 10_000
+"""How long controllers may take to answer before an empty directory is formatted, which cannot be undone."""
 CONTROLLERS = 2
 """The endpoint type of a DescribeCluster that is sent to a controller (KIP-919)."""
 
@@ -88,8 +93,8 @@ class BootstrapCheck:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _ask_again(self) -> None:
-        me = self._driver.identity
-        for found in await ask_others(self._world, self._driver.config, me.cluster_id):
+        me, config = self._driver.identity, self._driver.config
+        for found in await ask_others(self._world, config, me.cluster_id, config.controller_quorum_request_timeout_ms):
             if found.leader_id not in (NOBODY, me.node_id):
                 self._driver.fail(
                     f"this node is alone in cluster {me.cluster_id}, but the controller at {found.where} is in another "
@@ -100,11 +105,12 @@ class BootstrapCheck:
 
 async def checked_format(world: World, config: BrokerConfig, supported: Supported) -> Format:
     """Determine how to format an empty directory. Raises ConfigError if the node would form a second cluster, or if the
-    controllers that respond belong to another cluster than this node, or have a feature level that is not supported."""
+    controllers that respond belong to another cluster than this node or its directory, or have a feature level that is
+    not supported."""
     wanted = wanted_format(config)
     if is_formatted(world, config.metadata_log_dir):
-        return wanted
-    if wanted.voter is not None:
+        await _check_directory(world, config, wanted)
+    elif wanted.voter is not None:
         if config.controller_quorum_bootstrap_servers:
             await _check_alone(world, config)
     elif not any(is_formatted(world, path) for path in config.log_dirs):  # those that are formatted have the id
@@ -112,11 +118,30 @@ async def checked_format(world: World, config: BrokerConfig, supported: Supporte
     return wanted
 
 
+async def _check_directory(world: World, config: BrokerConfig, wanted: Format) -> None:
+    path = config.metadata_log_dir
+    try:
+        mine = read_properties(world, f"{path}/{META_PROPERTIES}").get("cluster.id")
+    except (OSError, Damage):
+        return
+    if mine is None or wanted.cluster_id not in (None, mine):  # opening the directory raises the error
+        return
+    found = await _clusters_of_others(world, config)
+    if not found or mine in found.values():
+        return
+    raise ConfigError(
+        f"{path} belongs to cluster {mine}, but the controllers at {', '.join(found)} belong to cluster "
+        f"{', '.join(dict.fromkeys(found.values()))}; name the controllers of this node's cluster, or start the node "
+        "on an empty directory to join theirs. Nothing was changed"
+    )
+
+
 async def _check_cluster(world: World, config: BrokerConfig, wanted: Format, supported: Supported) -> None:
     mine = wanted.cluster_id or wanted.new_cluster_id
     if mine is None:  # an error of the format
         return
-    found = [each for each in await ask_others(world, config, None) if each.cluster_id is not None]
+    answers = await ask_others(world, config, None, FIRST_PATIENCE_MS)
+    found = [each for each in answers if each.cluster_id is not None and each.leader_id != NOBODY]
     members = [each for each in found if each.cluster_id == mine]
     if found and not members:
         theirs = ", ".join(dict.fromkeys(str(each.cluster_id) for each in found))
@@ -130,7 +155,7 @@ async def _check_cluster(world: World, config: BrokerConfig, wanted: Format, sup
 
 
 async def _check_alone(world: World, config: BrokerConfig) -> None:
-    for found in await ask_others(world, config, None):
+    for found in await ask_others(world, config, None, FIRST_PATIENCE_MS):
         if found.epoch > 0:
             leads = "" if found.leader_id == NOBODY else f", which node {found.leader_id} leads"
             raise ConfigError(
@@ -142,34 +167,24 @@ async def _check_alone(world: World, config: BrokerConfig) -> None:
     log.info("node %d forms a new cluster: no controller of %s belongs to a cluster", config.node_id, listed)
 
 
-async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None) -> list[FoundCluster]:
-    """Return the quorums of the other controllers that respond. `cluster_id` limits the query to one cluster, unless it
-    is None."""
+async def ask_others(
+    world: World, config: BrokerConfig, cluster_id: str | None, patience_ms: int
+) -> list[FoundCluster]:
+    """Return the quorums of the other controllers that respond in time. `cluster_id` limits the query to one cluster,
+    unless it is None."""
     me = Identity("", config.node_id, NO_DIRECTORY, None)
     request = me.fetch(0, Tail(), log_start=0, high_watermark=0, wait_ms=0, max_bytes=1)
     request.cluster_id = cluster_id
 
-    dialer = controller_dialer(world, config)
-
-    async def ask(host: str, port: int) -> FoundCluster | None:
-        peer = None
-        try:
-            async with asyncio.timeout(config.controller_quorum_request_timeout_ms / 1000):
-                peer = await dialer.meet(host, port, client_id=me.client_id)
-                answer = await peer.ask("Fetch", request)
-                cluster = await peer.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS))
-                software = api_versions.Request(client_software_name="kpybroker", client_software_version="1")
-                features = await peer.ask("ApiVersions", software)
-        except LOST as reason:
-            log.debug("the controller at %s:%d does not respond: %s", host, port, reason)
-            return None
-        finally:
-            if peer is not None:
-                peer.close()
+    async def ask(peer: Peer, where: str) -> FoundCluster | None:
+        answer = await peer.ask("Fetch", request)
+        cluster = await peer.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS))
+        software = api_versions.Request(client_software_name="kpybroker", client_software_version="1")
+        features = await peer.ask("ApiVersions", software)
         rows = [row for topic in answer.responses for row in topic.partitions if row.current_leader is not None]
         leaders = [
             FoundCluster(
-                f"{host}:{port}",
+                where,
                 row.current_leader.leader_id,
                 row.current_leader.leader_epoch,
                 cluster.cluster_id or None,
@@ -179,8 +194,43 @@ async def ask_others(world: World, config: BrokerConfig, cluster_id: str | None)
         ]
         return leaders[0] if leaders else None
 
+    return list((await _answers(world, config, patience_ms, ask)).values())
+
+
+async def _clusters_of_others(world: World, config: BrokerConfig) -> dict[str, str]:
+    """Host and port of each other controller that responds and knows the active one, and the id of its cluster. One
+    that waits for others may itself be on the wrong directory."""
+
+    async def ask(peer: Peer, _where: str) -> str | None:
+        told = await peer.ask("DescribeCluster", describe_cluster.Request(endpoint_type=CONTROLLERS))
+        return told.cluster_id if told.cluster_id and told.controller_id >= 0 else None
+
+    return await _answers(world, config, config.controller_quorum_request_timeout_ms, ask)
+
+
+async def _answers(
+    world: World, config: BrokerConfig, patience_ms: int, ask: Callable[[Peer, str], Awaitable[T | None]]
+) -> dict[str, T]:
+    """Ask the other controllers, and perhaps this node. Returns what those that respond in time say, by host and
+    port."""
+    dialer = controller_dialer(world, config)
+    client_id = Identity("", config.node_id, NO_DIRECTORY, None).client_id
+
+    async def answer(host: str, port: int) -> T | None:
+        peer = None
+        try:
+            async with asyncio.timeout(patience_ms / 1000):
+                peer = await dialer.meet(host, port, client_id=client_id)
+                return await ask(peer, f"{host}:{port}")
+        except LOST as reason:
+            log.debug("the controller at %s:%d does not respond: %s", host, port, reason)
+            return None
+        finally:
+            if peer is not None:
+                peer.close()
+
     servers = config.controller_quorum_bootstrap_servers or [
         (voter.host, voter.port) for voter in config.controller_quorum_voters if voter.node_id != config.node_id
     ]
-    answers = await asyncio.gather(*(ask(*server) for server in servers))
-    return [answer for answer in answers if answer is not None]
+    found = await asyncio.gather(*(answer(*server) for server in servers))
+    return {f"{host}:{port}": each for (host, port), each in zip(servers, found, strict=True) if each is not None}
