@@ -17,7 +17,7 @@ from kpybroker.config import BrokerConfig, Endpoint
 from kpybroker.config.resource_type import ResourceType
 from kpybroker.controller.controller import Controller
 from kpybroker.controller.features import supported_features
-from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.errors import ConfigError, ErrorCode, KafkaError
 from kpybroker.long_work import LongWork
 from kpybroker.metadata import chronicle, whereabouts
 from kpybroker.metadata.difference import removed_views
@@ -116,12 +116,14 @@ class Broker:
             is_open = True
         finally:
             if not is_open:  # the start is cancelled, or the log is damaged
+                await broker.storage.recovery.close()
                 for directory in opened[0]:
                     world.disk.close(directory.lock)
         return broker
 
     async def enter_quorum(self) -> None:
-        """Join the quorum, so that other nodes can reach this one. On a broker, return when its metadata is current.
+        """Join the quorum, so that other nodes can reach this one. On a broker, return when its metadata is current and
+        its logs are recovered.
 
         Raises ConfigError if no leader was found in time, or if the node cannot continue.
         """
@@ -132,6 +134,10 @@ class Broker:
         self.background.failed.add_done_callback(lambda failed: quorum.never_current(failed.result()))
         if "broker" in self.config.process_roles:
             await quorum.until_current(self.config.initial_broker_registration_timeout_ms)
+            failed, recovery = self.background.failed, self.storage.recovery
+            await recovery.wait(failed)
+            if recovery.is_running:
+                raise ConfigError(failed.result())
 
     def follow_metadata(self) -> None:
         """Apply the current metadata as a whole, and then every change. Call this only when the metadata is current: a
@@ -197,6 +203,7 @@ class Broker:
         self.storage.disk_watch.stop()
         self.membership.close()
         self.background.cancel()
+        await self.storage.recovery.close()
         await self.replication.replicas.close()
         self.replication.flush_queue.flush()
         self.coordinators.close()
@@ -207,7 +214,11 @@ class Broker:
     # ---- metadata
 
     def publish(self, old: Image, new: Image) -> None:
-        """Apply a metadata change: host new partitions, delete removed ones, and apply new leaders and settings."""
+        """Apply a metadata change: host new partitions, delete removed ones, and apply new leaders and settings.
+
+        If logs have to be recovered first, the first Image and later changes are applied to the partitions at the end
+        of the recovery.
+        """
         stalls = self.replication.flush_queue.stalls
         if stalls is None:
             self._publish(old, new)
@@ -216,17 +227,41 @@ class Broker:
                 self._publish(old, new)
 
     def _publish(self, old: Image, new: Image) -> None:
-        replicas, is_first = self.replication.replicas, old.offset < 0
+        is_first = old.offset < 0
         self.metadata.follow(old, new)
         chronicle.tell(old, new, self.node_id)
+        if is_first:
+            self.storage.log_dirs.keep_only(whereabouts.hosted_by(new, self.node_id))
+        if self.metadata.dynamic.follow(old, new, tuple(new.configs) if is_first else new.changes.configs):
+            self._apply_broker_settings()
+        self.quotas.follow(self.metadata.dynamic.quotas)
+        if is_first:
+            self._recover_logs()
+        if not self.storage.recovery.is_running:
+            self._change_partitions(old, new)
+        self.quorum.nodes_changed()
+        self.replication.replicas.moves.wake()
+        self.membership.metadata_applied()
+
+    def _recover_logs(self) -> None:
+        """Recover the logs of the first Image, which are hosted according to the newest one."""
+        log_dirs, metadata = self.storage.log_dirs, self.metadata
+        works = []
+        for key, topic_id in whereabouts.hosted_by(metadata.image, self.node_id).items():
+            if (path := log_dirs.unrecovered(key)) is not None:
+                works.append((path, log_dirs.recovering(key, topic_id, metadata.log_settings(key[0]))))
+        self.storage.recovery.begin(works, self._logs_recovered, self.background.fail)
+
+    def _logs_recovered(self) -> None:
+        self._change_partitions(Image(), self.metadata.image)
+        self.replication.replicas.moves.wake()
+
+    def _change_partitions(self, old: Image, new: Image) -> None:
+        replicas, is_first = self.replication.replicas, old.offset < 0
         changes = new.changes
         removed, topics, configs = changes.removed, changes.topics, changes.configs
         if is_first:
-            removed, topics, configs = (), tuple(new.topics), tuple(new.configs)
-            self.storage.log_dirs.keep_only(whereabouts.hosted_by(new, self.node_id))
-        if self.metadata.dynamic.follow(old, new, configs):
-            self._apply_broker_settings()
-        self.quotas.follow(self.metadata.dynamic.quotas)
+            removed, topics, configs = (), tuple(new.topics), ()
         for topic in removed:
             self._remove(topic)
         if old.views:
@@ -242,9 +277,6 @@ class Broker:
                 self._apply_topic_settings(name)
         self._settle_in()
         self.replication.flush_queue.flush()
-        self.quorum.nodes_changed()
-        replicas.moves.wake()
-        self.membership.metadata_applied()
 
     def _settle_in(self) -> None:
         """Start replication once the metadata contains this incarnation of the broker; see `Replicas.is_registered`."""

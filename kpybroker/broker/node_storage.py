@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kpybroker.broker.log_recovery import LogRecovery
 from kpybroker.config import BrokerConfig
 from kpybroker.storage.dirs.cleaner import Cleaner
 from kpybroker.storage.dirs.directory import Directory
@@ -30,6 +31,7 @@ class NodeStorage:
         self.directories = directories
         self.cluster_id = directories[0].cluster_id
         self.log_dirs = log_dirs
+        self.recovery = LogRecovery(world)
         self.cleaner = Cleaner(world, log_dirs, config)
         self.disk_watch = DiskWatch(
             world,

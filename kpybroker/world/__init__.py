@@ -75,16 +75,12 @@ class Disk(Protocol):
         """Read `size` bytes, or fewer at the end of the file. May wait for the disk, so it is only for startup and
         recovery."""
 
-    def pread_reusing(self, handle: int, size: int, offset: int) -> Buffer:
-        """Like pread, but the result may be a view of memory that can be given back."""
-
     def pread_nowait(self, handle: int, size: int, offset: int) -> Buffer | None:
         """Like pread, but returns None if the read would wait for the disk (RWF_NOWAIT, where the system has it). The
         result may be a view of memory that can be given back."""
 
     def give_back(self, found: Buffer) -> None:
-        """Return the memory of a `pread_nowait` or `pread_reusing` that is no longer used, so that the next read may
-        reuse it."""
+        """Return the memory of a `pread_nowait` that is no longer used, so that the next read may reuse it."""
 
     async def cold_read(self, handle: int, size: int, offset: int) -> bytes:
         """Like pread, on a thread."""

@@ -164,11 +164,6 @@ class FaultyDisk:
             self._check_read(self._path_of(handle))
         return self._disk.pread(handle, size, offset)
 
-    def pread_reusing(self, handle: int, size: int, offset: int) -> Buffer:
-        if self._faults:
-            self._check_read(self._path_of(handle))
-        return self._disk.pread_reusing(handle, size, offset)
-
     def pread_nowait(self, handle: int, size: int, offset: int) -> Buffer | None:
         if self._faults:
             self._check_read(self._path_of(handle))

@@ -52,13 +52,6 @@ class PosixDisk(SystemDisk):
             done += len(more)
         return b"".join(parts)
 
-    def pread_reusing(self, handle: int, size: int, offset: int) -> Buffer:
-        found = self._buffers.take(size)
-        done = 0
-        while done < size and (more := os.preadv(handle, (found[done : done + _READ_CHUNK_BYTES],), offset + done)):
-            done += more
-        return found if done == size else found[:done]
-
     def pread_nowait(self, handle: int, size: int, offset: int) -> Buffer | None:
         flag = self._nowait
         if flag is None:

@@ -79,9 +79,6 @@ class SystemDisk(ABC):
     @abstractmethod
     def pread(self, handle: int, size: int, offset: int) -> bytes: ...
 
-    def pread_reusing(self, handle: int, size: int, offset: int) -> Buffer:
-        return self.pread(handle, size, offset)
-
     @abstractmethod
     def pread_nowait(self, handle: int, size: int, offset: int) -> Buffer | None: ...
 

@@ -1,8 +1,7 @@
 """The pages of `kpybroker.http.port`: /metrics for Prometheus, /healthz and /readyz for probes.
 
-The port is open before the directories are, and until the node has stopped. When the node has its first metadata, it
-opens and recovers all logs in one turn of the event loop: no page is answered meanwhile, which may take long after a
-kill. /healthz succeeds while the loop runs. /readyz succeeds while clients and other brokers can rely on this node: it
+The port is open before the directories are, and until the node has stopped. /healthz succeeds while the loop runs,
+also while logs are recovered after a kill. /readyz succeeds while clients and other brokers can rely on this node: it
 is registered and not fenced, in contact with the controller and up to date with the metadata, and it has no failed log
 and no hanging disk.
 """

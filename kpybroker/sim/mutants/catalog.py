@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from kpybroker.handlers import list_offsets
@@ -52,6 +52,11 @@ def _without_names(sync_with: Callable[..., Any]) -> Callable[..., Any]:
             await sync_with(syncing, paths, in_one_go)
 
     return careless
+
+
+def _loads_no_producers(*_: Any) -> Generator[None, None, ProducerStates]:
+    yield
+    return ProducerStates()
 
 
 def _settles_at_once(runner: Runner, end: int, answers: Any) -> None:
@@ -110,7 +115,7 @@ ONE_BROKER = (
     Mutant("recovery does not check batches", (Patch(recovery, "_unsound", lambda batch, segment, end: ""),), POWER),
     Mutant(
         "recovery loses the state of producers",
-        (Patch(recovery, "load_producers", lambda *_: ProducerStates()),),
+        (Patch(recovery, "loading_producers", _loads_no_producers),),
         ("crash", "fuse"),
     ),
     Mutant("responses are sent before their records are committed", (Patch(Runner, "_hold", _settles_at_once),), POWER),

@@ -187,9 +187,6 @@ class SimDisk:
         self._look()
         return bytes(self._file(handle).content[offset : offset + size])
 
-    def pread_reusing(self, handle: int, size: int, offset: int) -> bytes:
-        return self.pread(handle, size, offset)
-
     def pread_nowait(self, handle: int, size: int, offset: int) -> bytes | bytearray | None:
         self._look()
         if self._storage.cold_odds and self._random.random() < self._storage.cold_odds:

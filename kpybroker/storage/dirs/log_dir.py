@@ -35,6 +35,8 @@ from kpybroker.storage.files.checkpoint_files import (
 )
 from kpybroker.storage.files.file_pool import FilePool, is_short
 from kpybroker.storage.log.log import Log
+from kpybroker.storage.log.recovery import Origin
+from kpybroker.storage.log.slices import Work, at_once
 from kpybroker.topics import TopicPartition
 from kpybroker.world import World
 
@@ -124,10 +126,14 @@ class LogDirectory:
         Files of a deleted topic with the same name are deleted. Raises Damage, or KAFKA_STORAGE_ERROR if there are too
         few file descriptors. In both cases the partition is added to `damaged`.
         """
+        return at_once(self.opening(topic, topic_id, partition, settings))
+
+    def opening(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Work[Log]:
+        """Open a partition's log as `open_log` does, in slices."""
         key = (topic, partition)
         assert key not in self.logs, "a log is opened only once"
         try:
-            opened = self._open(topic, topic_id, partition, settings)
+            opened = yield from self._opening(topic, topic_id, partition, settings)
         except (OSError, Damage, KafkaError) as error:
             damage = error if isinstance(error, Damage) else Damage(f"{self.path}/{topic}-{partition}: {error}")
             self.damaged[key] = str(damage)
@@ -144,7 +150,11 @@ class LogDirectory:
             self._save_cleaned_now()  # the log was truncated, or the row belongs to an earlier topic with that name
         return opened
 
-    def _open(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Log:
+    def needs_recovery(self, key: TopicPartition) -> bool:
+        """Whether the files of a partition have to be recovered when its log is opened."""
+        return not self.clean and f"{key[0]}-{key[1]}" in self._present
+
+    def _opening(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings) -> Work[Log]:
         disk = self._world.disk
         self.pool.require_room(disk)
         key = (topic, partition)
@@ -163,22 +173,16 @@ class LogDirectory:
             is_new and key in self._stale and not self._is_checkpointing
         ):  # a checkpoint in progress will rewrite the files
             self._write_without_stale()
-        opened = Log.open(
-            self._world,
-            directory,
-            topic,
-            partition,
-            settings,
+        origin = Origin(
             clean=self.clean or is_new,
             recovery_point=0 if is_new else self._recovery_points.get(key, 0),
             log_start=0 if is_new else self._starts.get(key, 0),
+            now_ms=self._world.wall_ms(),
+            producer_expiration_ms=self._config.producer_id_expiration_ms,
             cleaned_end=0 if is_new else self._cleaned.get(key, 0),
             synced_end=0 if is_new else self._recovery_points.get(key, 0),
-            pool=self.pool,
-            producer_expiration_ms=self._config.producer_id_expiration_ms,
-            lazy=True,
-            topic_id=topic_id,
         )
+        opened = yield from Log.loading(self._world, self.pool, directory, key, topic_id, settings, origin, lazy=True)
         opened.advance(max(opened.start, min(self._high_watermarks.get(key, 0), opened.end)))
         return opened
 

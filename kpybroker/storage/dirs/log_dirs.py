@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from kpybroker.config import BrokerConfig, LogSettings
-from kpybroker.errors import ConfigError, Damage
+from kpybroker.errors import ConfigError, Damage, KafkaError
 from kpybroker.storage.dirs.directory import Directory, Format, folds_case, open_directories
 from kpybroker.storage.dirs.directory_names import DELETED, FUTURE, key_of_deleted, partitions_in
 from kpybroker.storage.dirs.futures import (
@@ -29,7 +29,7 @@ from kpybroker.storage.dirs.futures import (
 from kpybroker.storage.dirs.log_dir import LogDirectory
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.log.log import Log
-from kpybroker.storage.log.slices import SlicedWork
+from kpybroker.storage.log.slices import SlicedWork, Work
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
 from kpybroker.world import World
@@ -93,6 +93,9 @@ class LogDirectories:
         self._folds_case = any(folds_case(world, directory.path) for directory in directories)
         self._halves: dict[TopicPartition, str] = {}
         """`-delete` directories of partitions that should have a replica on this broker, but are in no directory."""
+        self._recovered: dict[TopicPartition, tuple[bytes, Log | Damage | KafkaError]] = {}
+        """Logs that `recovering` has opened, or the errors, with the topic ids, until `open_log` returns or raises
+        them."""
         self.preferred: dict[TopicPartition, str] = {}
         """The paths that AlterReplicaLogDirs has set for partitions that do not exist yet."""
         ids = {directory.path: directory.directory_id for directory in directories if directory.path in self.paths}
@@ -198,11 +201,14 @@ class LogDirectories:
     # partitions
 
     def open_log(self, topic: str, topic_id: bytes, partition: int, settings: LogSettings, assigned: bytes) -> Log:
-        """Open a partition's log with `LogDirectory.open_log`. `assigned` is the id of its directory in the metadata.
+        """Open a partition's log with `LogDirectory.open_log`, unless it was recovered before. `assigned` is the id of
+        its directory in the metadata.
 
         Raises Damage, or KAFKA_STORAGE_ERROR if there are too few file descriptors.
         """
         key = topic, partition
+        if key in self._recovered and (recovered := self._take_recovered(key, topic_id, settings)) is not None:
+            return recovered
         directory = self._place.get(key)
         if directory is None:
             if self._folds_case:
@@ -210,6 +216,39 @@ class LogDirectories:
             directory = self._place[key] = self._for_new(key, topic_id, assigned)
             self._counts[directory.path] += 1
         return directory.open_log(topic, topic_id, partition, settings)
+
+    def unrecovered(self, key: TopicPartition) -> str | None:
+        """The path of the directory in which a partition has files that have to be recovered; None if there are
+        none."""
+        directory = self._place.get(key)
+        return directory.path if directory is not None and directory.needs_recovery(key) else None
+
+    def recovering(self, key: TopicPartition, topic_id: bytes, settings: LogSettings) -> Work[None]:
+        """Open a log that needs recovery, in slices, and keep it or the error for `open_log`."""
+        directory = self._place.get(key)
+        if directory is None:
+            return  # it has failed in the meantime
+        found: Log | Damage | KafkaError
+        try:
+            found = yield from directory.opening(key[0], topic_id, key[1], settings)
+        except (Damage, KafkaError) as error:
+            found = error
+        self._recovered[key] = topic_id, found
+
+    def _take_recovered(self, key: TopicPartition, topic_id: bytes, settings: LogSettings) -> Log | None:
+        """The recovered log; None if its directory has failed, or if it belongs to a deleted topic of the same name and
+        is deleted. Raises the same errors as `open_log`."""
+        of, found = self._recovered.pop(key)
+        if key not in self._place:
+            return None
+        if of != topic_id:
+            if isinstance(found, Log):
+                self.delete_log(found)
+            return None
+        if not isinstance(found, Log):
+            raise found
+        found.configure(settings)
+        return found
 
     def _check_case(self, topic: str, partition: int) -> None:
         """Raise Damage if the directory name would collide with that of another topic's partition."""
@@ -347,7 +386,12 @@ class LogDirectories:
             directory.deleted.clear()
 
     def recovered(self) -> None:
-        """Store that all partitions have been opened."""
+        """Store that all partitions have been opened. Delete those that were recovered and have no replica on this
+        broker any more."""
+        for _, found in self._recovered.values():
+            if isinstance(found, Log):
+                self.delete_log(found)
+        self._recovered.clear()
         for directory in self.online:
             directory.recovered()
 

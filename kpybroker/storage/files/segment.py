@@ -469,12 +469,8 @@ class Segment:
         """Read bytes of the file. May wait for the disk. Raises OSError."""
         return self._disk.pread(self.handle(), size, position)
 
-    def read_reusing(self, size: int, position: int) -> Buffer:
-        """Like `read`, in memory that `give_back` takes back."""
-        return self._disk.pread_reusing(self.handle(), size, position)
-
     def give_back(self, found: Buffer) -> None:
-        """Let a later read reuse the memory of a `read_reusing`."""
+        """Let a later read reuse the memory of a `read_at_once`."""
         self._disk.give_back(found)
 
     def batch_at(self, position: int, size_bytes: int) -> Batch:

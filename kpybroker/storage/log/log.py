@@ -31,7 +31,7 @@ from kpybroker.storage.log.admission import (
 )
 from kpybroker.storage.log.log_files import LogFiles
 from kpybroker.storage.log.reading import aborted_within
-from kpybroker.storage.log.recovery import Loaded, Origin, open_files
+from kpybroker.storage.log.recovery import Loaded, Origin, opening_files
 from kpybroker.storage.log.retention import expired
 from kpybroker.storage.log.slices import Work, at_once
 from kpybroker.storage.log.syncing import GroupSync
@@ -40,7 +40,7 @@ from kpybroker.storage.log.write_behind import WRITE_BYTES, WriteBehind, may_gro
 from kpybroker.storage.producers.loading import note_end
 from kpybroker.storage.producers.producers import PRODUCER_EXPIRATION_MS, ProducerStates
 from kpybroker.storage.producers.transactions import Verification
-from kpybroker.topics import scheduled_topic_of
+from kpybroker.topics import TopicPartition, scheduled_topic_of
 from kpybroker.wire.records.batch import Batch, base_offset_of
 from kpybroker.world import Buffer, World
 
@@ -124,8 +124,24 @@ class Log:
         )
         pool = FilePool(64) if pool is None else pool
         key = topic, partition
-        files, of = open_files(world, pool, directory, key, topic_id, settings, origin, lazy=lazy)
-        opened = cls(files, of, settings, producer_expiration_ms)
+        return at_once(cls.loading(world, pool, directory, key, topic_id, settings, origin, lazy=lazy))
+
+    @classmethod
+    def loading(
+        cls,
+        world: World,
+        pool: FilePool,
+        directory: str,
+        key: TopicPartition,
+        topic_id: bytes | None,
+        settings: LogSettings,
+        origin: Origin,
+        *,
+        lazy: bool,
+    ) -> Work[Log]:
+        """Load the log as `open` does, in slices."""
+        files, of = yield from opening_files(world, pool, directory, key, topic_id, settings, origin, lazy=lazy)
+        opened = cls(files, of, settings, origin.producer_expiration_ms)
         of.segments.active.jitter_roll(opened._jitter_ms())
         return opened
 

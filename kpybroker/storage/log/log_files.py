@@ -19,8 +19,9 @@ from kpybroker.storage.files.segment import LOG, SNAPSHOT, Segment, file_name
 from kpybroker.storage.files.segments import Segments
 from kpybroker.storage.log.reading import Reader
 from kpybroker.storage.log.retention import unlink_all
+from kpybroker.storage.log.slices import at_once
 from kpybroker.storage.log.swapping import DELETED, FILE_SUFFIXES, finish_swap, prepare_swap
-from kpybroker.storage.producers.loading import load_producers, snapshot_offsets
+from kpybroker.storage.producers.loading import loading_producers, snapshot_offsets
 from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.topics import TopicPartition
 from kpybroker.world import Buffer, World
@@ -238,8 +239,9 @@ class LogFiles:
 
     def load_producers(self, end: int, expiration_ms: int) -> ProducerStates:
         """The producer state at `end`, from a snapshot and the batches after it. Raises OSError, Damage."""
-        producers = load_producers(
-            self.world.disk, self.directory, self.segments, end, self.world.wall_ms(), expiration_ms, end
+        now_ms = self.world.wall_ms()
+        producers: ProducerStates = at_once(
+            loading_producers(self.world.disk, self.directory, self.segments, end, now_ms, expiration_ms, end)
         )
         self.snapshot_end = producers.snapshot_offset
         return producers

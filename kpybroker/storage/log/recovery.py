@@ -3,12 +3,15 @@
 After a clean shutdown the files are trusted. Otherwise every batch is checked, beginning with the segment of the
 recovery point. The log is truncated at the first incomplete or damaged batch, and indexes, leader epochs and producer
 state are rebuilt.
+
+Loading is sliced work (`slices.py`): it yields where other work may be done, and has its cold reads done on a thread.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 from kpybroker.config import LogSettings
 from kpybroker.errors import Damage
@@ -27,8 +30,9 @@ from kpybroker.storage.files.segment import (
 )
 from kpybroker.storage.files.segments import Segments
 from kpybroker.storage.log.log_files import LogFiles
+from kpybroker.storage.log.slices import Work
 from kpybroker.storage.log.swapping import CLEANED, DELETED, finish_swaps
-from kpybroker.storage.producers.loading import load_producers
+from kpybroker.storage.producers.loading import SLICE_BATCHES, loading_producers
 from kpybroker.storage.producers.producers import ProducerStates
 from kpybroker.topics import TopicPartition
 from kpybroker.wire.records.batch import HEADER_BYTES, PREFIX_BYTES, Batch, header_at
@@ -69,7 +73,7 @@ class Origin:
     crash."""
 
 
-def open_files(
+def opening_files(
     world: World,
     pool: FilePool,
     directory: str,
@@ -79,7 +83,7 @@ def open_files(
     origin: Origin,
     *,
     lazy: bool,
-) -> tuple[LogFiles, Loaded]:
+) -> Work[tuple[LogFiles, Loaded]]:
     """Open the files of a log, and return them with the loaded contents. Raises Damage.
 
     A missing directory is created now or, if `lazy`, with the first batch.
@@ -87,11 +91,11 @@ def open_files(
     try:
         exists = world.disk.exists(directory)
         if exists:
-            found = load(world.disk, pool, directory, settings, origin)
+            found = yield from _loading(world.disk, pool, directory, settings, origin)
         else:
             if not lazy:
                 world.disk.mkdir(directory)
-            found = empty(world.disk, pool, directory, origin.log_start, origin.now_ms)
+            found = _empty(world.disk, pool, directory, origin.log_start, origin.now_ms)
     except OSError as error:
         raise Damage(f"{directory}: {error}") from error
     files = LogFiles(
@@ -111,13 +115,13 @@ def open_files(
     return files, found
 
 
-def empty(disk: Disk, pool: FilePool, directory: str, start: int, now_ms: int) -> Loaded:
+def _empty(disk: Disk, pool: FilePool, directory: str, start: int, now_ms: int) -> Loaded:
     """The contents of a new directory."""
     segments = Segments([Segment(disk, pool, directory, start, created_ms=now_ms)])
     return Loaded(segments, LeaderEpochs(disk, directory), ProducerStates(), start, start)
 
 
-def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, origin: Origin) -> Loaded:
+def _loading(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, origin: Origin) -> Work[Loaded]:
     """Load the contents of a log's directory, and recover them if necessary. Raises Damage, OSError."""
     names = _without_leftovers(disk, directory)
     bases = sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdecimal())
@@ -130,19 +134,37 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
     found = [
         Segment(disk, pool, directory, base, size, created_ms=now_ms) for base, size in zip(bases, sizes, strict=True)
     ]
-    epochs = LeaderEpochs(disk, directory)
     if not found:
         found = [Segment(disk, pool, directory, max(origin.log_start, 0), created_ms=now_ms)]
     segments = Segments(found)
+    try:
+        return (yield from _loading_segments(disk, pool, directory, settings, origin, names, bases, segments))
+    except GeneratorExit:  # the broker stops
+        for segment in segments:
+            segment.drop_files()
+        raise
+
+
+def _loading_segments(
+    disk: Disk,
+    pool: FilePool,
+    directory: str,
+    settings: LogSettings,
+    origin: Origin,
+    names: list[str],
+    bases: list[int],
+    segments: Segments,
+) -> Work[Loaded]:
+    epochs, now_ms = LeaderEpochs(disk, directory), origin.now_ms
     if any(name.endswith(TXN_INDEX) for name in names):
         segments.note_aborted()
     epochs_known = _load_epochs(epochs, names)
     _refuse_emptied(segments, settings, origin)
     if origin.clean:
-        end = trusted = _trust(segments, names, settings, epochs)
+        end = trusted = yield from _trusting(segments, names, settings, epochs)
     else:
         trusted = segments[segments.first_in_doubt(origin.recovery_point)].base_offset
-        end = _recover(disk, segments, frozenset(names), settings, epochs, origin)
+        end = yield from _recovering(disk, segments, frozenset(names), settings, epochs, origin)
     if bases:
         _refuse_lost_end(segments.active, end, origin)
     start = max(origin.log_start, segments.first.base_offset)
@@ -153,10 +175,12 @@ def load(disk: Disk, pool: FilePool, directory: str, settings: LogSettings, orig
         end = trusted = start
     if not epochs_known and end > start:
         epochs.cut_end(0, save=False)  # the recovered segments do not contain the epochs of earlier ones
-        _read_epochs(segments, epochs)
+        yield from _reading_epochs(segments, epochs)
     epochs.cut_end(end)
     epochs.cut_start(start)
-    producers = load_producers(disk, directory, segments, end, now_ms, origin.producer_expiration_ms, trusted)
+    producers = yield from loading_producers(
+        disk, directory, segments, end, now_ms, origin.producer_expiration_ms, trusted
+    )
     return Loaded(segments, epochs, producers, start, end, min(origin.cleaned_end, end))
 
 
@@ -185,23 +209,25 @@ def _load_epochs(epochs: LeaderEpochs, names: list[str]) -> bool:
     return bool(epochs.entries)  # a power failure can leave an empty file
 
 
-def _read_epochs(segments: Segments, epochs: LeaderEpochs) -> None:
+def _reading_epochs(segments: Segments, epochs: LeaderEpochs) -> Work[None]:
     for segment in segments:
         walk = segment.walk()
-        for _, base_offset, _, _ in walk:
+        for number, (_, base_offset, _, _) in enumerate(walk, 1):
+            if not number % SLICE_BATCHES:
+                yield None
             epoch = walk.header().leader_epoch
             if epoch > epochs.latest:
                 epochs.assign(epoch, base_offset, save=False)
     epochs.save()
 
 
-def _trust(segments: Segments, names: list[str], settings: LogSettings, epochs: LeaderEpochs) -> int:
+def _trusting(segments: Segments, names: list[str], settings: LogSettings, epochs: LeaderEpochs) -> Work[int]:
     """Load the log after a clean shutdown, and return its end offset. Segments without an index are scanned."""
     present = frozenset(names)
     end = segments.first.base_offset
     for segment in segments:
         if segment.size_bytes and _lacks_index(segment, present):
-            end = _rebuild_index(segment, settings, epochs)
+            end = yield from _rebuilding_index(segment, settings, epochs)
         elif segment is segments.active:
             end = _end_of(segment)
     return end
@@ -211,9 +237,9 @@ def _lacks_index(segment: Segment, present: frozenset[str]) -> bool:
     return not present.issuperset(file_name(segment.base_offset, suffix) for suffix in (INDEX, TIME_INDEX))
 
 
-def _rebuild_index(segment: Segment, settings: LogSettings, epochs: LeaderEpochs) -> int:
+def _rebuilding_index(segment: Segment, settings: LogSettings, epochs: LeaderEpochs) -> Work[int]:
     log.warning("%s%s lacks an index; it is rebuilt", segment.path, LOG)
-    end, _ = scan(segment, settings, epochs, segment.base_offset, _ALL)
+    end, _ = yield from _scanning(segment, settings, epochs, segment.base_offset, _ALL)
     segment.seal()
     return end
 
@@ -237,27 +263,27 @@ def _end_of(segment: Segment) -> int:
     return end
 
 
-def _recover(
+def _recovering(
     disk: Disk,
     segments: Segments,
     present: frozenset[str],
     settings: LogSettings,
     epochs: LeaderEpochs,
     origin: Origin,
-) -> int:
+) -> Work[int]:
     """Check all batches from the segment of the recovery point on, and truncate the log at the first invalid batch.
     Return the end offset."""
     first = segments.first_in_doubt(origin.recovery_point)
     for number in range(first):
         if segments[number].size_bytes and _lacks_index(segments[number], present):
-            _rebuild_index(segments[number], settings, epochs)
+            yield from _rebuilding_index(segments[number], settings, epochs)
     end = segments[first].base_offset
     for number in range(first, len(segments)):
         segment = segments[number]
         if segment.base_offset < end:
             raise Damage(f"{segment.path}{LOG}: begins below offset {end}, where the segment before it ends")
         file_bytes = segment.size_bytes
-        end, why = scan(segment, settings, epochs, segment.base_offset, origin.synced_end)
+        end, why = yield from _scanning(segment, settings, epochs, segment.base_offset, origin.synced_end)
         if not why and number + 1 < len(segments) and not settings.compacted:
             following = segments[number + 1].base_offset
             if following > max(end, origin.cleaned_end, origin.synced_end):
@@ -302,9 +328,9 @@ def _refuse_lost_end(last: Segment, end: int, origin: Origin) -> None:
         )
 
 
-def scan(
+def _scanning(
     segment: Segment, settings: LogSettings, epochs: LeaderEpochs, end: int, synced_end: int = 0
-) -> tuple[int, str]:
+) -> Work[tuple[int, str]]:
     """Check every batch, truncate the bytes after the last valid batch, and rebuild the indexes.
 
     Return the end offset and the reason for the truncation, which is "" if nothing was truncated. Raises OSError.
@@ -314,8 +340,32 @@ def scan(
     file_bytes = segment.size_bytes
     segment.begin_scan()
     why = ""
+    if file_bytes:
+        segment.hold()  # other logs open files between two slices, but the indexes in memory are not complete
+        try:
+            end, why = yield from _checking(segment, file_bytes, settings, epochs, end)
+        finally:
+            segment.let_go()
+    position = segment.size_bytes
+    if why and (old := old_message(segment, position)) is not None:
+        raise old
+    if why and end < synced_end:
+        raise Damage(
+            f"{segment.path}{LOG}: {why} at position {position}, where offset {end} should be, which had been on the "
+            "disk; stop the broker, and see `kpybroker storage check` and `repair`"
+        )
+    segment.end_scan(file_bytes)
+    epochs.save_if_changed()
+    return end, why
+
+
+def _checking(
+    segment: Segment, file_bytes: int, settings: LogSettings, epochs: LeaderEpochs, end: int
+) -> Work[tuple[int, str]]:
+    """Add all batches up to the first invalid one to the segment. Return their end, and why the next one is invalid."""
+    why = ""
     chunk: Buffer = b""
-    chunk_bytes, chunk_at, position = _SCAN_BYTES, 0, 0
+    chunk_bytes, chunk_at, position, left = _SCAN_BYTES, 0, 0, SLICE_BATCHES
     while position < file_bytes:
         inside = position - chunk_at
         needed = HEADER_BYTES
@@ -327,7 +377,8 @@ def scan(
         if inside + needed > len(chunk):
             segment.give_back(chunk)  # a new chunk in new memory would take twice the time
             chunk_bytes = max(chunk_bytes, needed + HEADER_BYTES)  # so that it also has the next header
-            chunk, chunk_at = segment.read_reusing(min(chunk_bytes, file_bytes - position), position), position
+            chunk = yield from _reading(segment, min(chunk_bytes, file_bytes - position), position)
+            chunk_at = position
             if len(chunk) < needed:
                 raise Damage(f"{segment.path}{LOG}: shorter than it was a moment ago")
             continue
@@ -340,17 +391,21 @@ def scan(
         segment.add(batch, settings)
         end = batch.next_offset
         position += needed
+        left -= 1
+        if not left:
+            left = SLICE_BATCHES
+            yield None
     segment.give_back(chunk)
-    if why and (old := old_message(segment, position)) is not None:
-        raise old
-    if why and end < synced_end:
-        raise Damage(
-            f"{segment.path}{LOG}: {why} at position {position}, where offset {end} should be, which had been on the "
-            "disk; stop the broker, and see `kpybroker storage check` and `repair`"
-        )
-    segment.end_scan(file_bytes)
-    epochs.save_if_changed()
     return end, why
+
+
+def _reading(segment: Segment, size: int, position: int) -> Work[Buffer]:
+    """Read a piece of a segment that is held, on a thread if it is not in the page cache."""
+    yield None
+    chunk = segment.read_at_once(size, position)
+    if chunk is None or len(chunk) < size:
+        chunk = yield partial(segment.read, size, position)
+    return chunk
 
 
 def _unsound(batch: Batch, segment: Segment, end: int) -> str:

@@ -1,4 +1,5 @@
 """Runs long work on the event loop in slices, one in each turn: decompressing batches, and searching by timestamp.
+Recovering logs has the same slices, but turns of its own (`broker/log_recovery.py`).
 
 Work is a generator. At each yield, the event loop serves other requests. It yields None, or a function without
 arguments that is run on the disk's thread and whose result is sent to the generator.
@@ -45,13 +46,13 @@ def at_once(work: Work[Result]) -> Result:
     try:
         step = next(work)
         while True:
-            step = _go_on(work, step)()
+            step = taken(work, step)()
     except StopIteration as finished:
         result: Result = finished.value
         return result
 
 
-def _go_on(work: Work[Any], step: OffLoop | None) -> Callable[[], OffLoop | None]:
+def taken(work: Work[Any], step: OffLoop | None) -> Callable[[], OffLoop | None]:
     """Run a step. Return a function that resumes the work with the step's result or error."""
     try:
         return partial(work.send, None if step is None else step())
@@ -206,5 +207,5 @@ class SlicedWork:
 
     async def _off_loop(self, work: Work[Any], step: OffLoop) -> Callable[[], OffLoop | None]:
         outcome: list[Callable[[], OffLoop | None]] = []
-        await self._disk.off_loop(lambda: outcome.append(_go_on(work, step)))
+        await self._disk.off_loop(lambda: outcome.append(taken(work, step)))
         return outcome[0]

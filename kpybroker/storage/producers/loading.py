@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
+from typing import Final
 
 from kpybroker.errors import Damage
 from kpybroker.storage.files.checkpoint_files import read_file
@@ -16,6 +18,8 @@ from kpybroker.world import Disk
 
 log = logging.getLogger(__name__)
 
+SLICE_BATCHES: Final = 1000
+"""The most batches that are read before other work may be done: about 5 ms."""
 _RECALL_BYTES = 8 << 10
 _RECALLED_ENTRIES = 128
 """How many index entries before a snapshot to read: at least 512 KiB of small batches, or this many large batches."""
@@ -27,11 +31,11 @@ def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
-def load_producers(
+def loading_producers(
     disk: Disk, directory: str, segments: Segments, end: int, now_ms: int, expiration_ms: int, trusted: int
-) -> ProducerStates:
-    """Load the producer state from the newest valid snapshot at or below `trusted`, and the batches around it. Raises
-    OSError, Damage.
+) -> Generator[None, None, ProducerStates]:
+    """Load the producer state from the newest valid snapshot at or below `trusted`, and the batches around it. Yields
+    where other work may be done. Raises OSError, Damage.
 
     As in Kafka's `ProducerStateManager.truncateAndReload`, snapshots below the first segment are ignored. Later batches
     may have been deleted, for example the marker of a transaction that is open in the snapshot, or later sequences of a
@@ -58,7 +62,7 @@ def load_producers(
     anew = [segments[at] for at in range(segments.number_for(trusted), len(segments))] if trusted < end else []
     for segment in anew:
         segment.aborted.clear()
-    _replay(producers, segments, end, trusted)
+    yield from _replaying(producers, segments, end, trusted)
     _end_cleaned(producers, segments)
     for segment in anew:
         segment.aborted.save()
@@ -91,7 +95,7 @@ def _recall(producers: ProducerStates, segments: Segments) -> None:
             producers.recall(walk.header())
 
 
-def _replay(producers: ProducerStates, segments: Segments, end: int, trusted: int) -> None:
+def _replaying(producers: ProducerStates, segments: Segments, end: int, trusted: int) -> Generator[None, None, None]:
     """Read the batches after the snapshot. From `trusted` on, add aborted transactions to the transaction indexes."""
     replay_from = max(producers.snapshot_offset, segments.first.base_offset)
     if replay_from >= end:
@@ -102,7 +106,9 @@ def _replay(producers: ProducerStates, segments: Segments, end: int, trusted: in
         if located is None:
             continue
         walk = segment.walk(located[0])
-        for at, _, _, size in walk:
+        for number_of_batch, (at, _, _, size) in enumerate(walk, 1):
+            if not number_of_batch % SLICE_BATCHES:
+                yield
             batch = walk.header()
             if batch.producer_id < 0 or batch.base_offset < replay_from:
                 continue
