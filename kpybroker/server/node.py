@@ -127,7 +127,7 @@ class Node:
 
 
 async def _observe(world: World, config: BrokerConfig) -> Observing | None:
-    """Serve probes from now on, whenever the loop runs: opening the logs blocks it. Raises ConfigError."""
+    """Serve probes from now on. Raises ConfigError."""
     if config.http_port is None:
         return None
     from kpybroker.server.metrics.endpoints import Observing
