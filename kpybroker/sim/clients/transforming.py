@@ -24,6 +24,9 @@ TAKEN_MAX, TAKEN_BYTES = 10, 700
 """The most records and bytes in one transaction. The smallest segments cannot hold a batch of more than 900 bytes."""
 COPY_BYTES = 60
 """The most bytes that an output has besides its input: names, attempt, the record's own fields."""
+PATIENT = 5
+"""After so many failures without a transaction in between, a transformer pauses for longer: otherwise, twins may fence
+each other forever."""
 UNSTABLE = int(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
@@ -61,7 +64,7 @@ class Transformer:
         self._target = target
         self._is_member = is_member
         self._pace_s = pace_s
-        self._attempts = 0
+        self._attempts = self._failures = 0
         self._membership = self._newcomer()
 
     def _newcomer(self) -> ClassicMembership:
@@ -80,7 +83,8 @@ class Transformer:
                 client.forget_coordinator(self._group)
                 for name, _ in self._sources:
                     client.forget_topic(name)
-                await client.nap(1.0)
+                self._failures += 1
+                await client.nap(1.0 if self._failures <= PATIENT else client.random.choice(GONE_S))
             except ClientDied:
                 self._membership = self._newcomer()
                 await client.nap(client.random.choice(GONE_S))
@@ -137,6 +141,7 @@ class Transformer:
             raise Refused(int(ErrorCode.TRANSACTION_ABORTABLE))  # repeat the whole transaction
         await session.end(commit=True)
         commits.acknowledge(position)
+        self._failures = 0
         client.succeeded()  # a pass over many partitions may rarely complete
 
 
