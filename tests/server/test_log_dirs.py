@@ -19,6 +19,7 @@ from kpybroker.wire.records.batch import split
 from kpybroker.wire.rpc import alter_replica_log_dirs, delete_topics, describe_log_dirs, incremental_alter_configs
 from kpybroker.world.real import RealDisk
 from tests.asking import get, make, put
+from tests.handlers.test_incremental_alter_configs import change, code
 from tests.serving import crashed, dialled, serving
 
 pytestmark = pytest.mark.slow
@@ -79,6 +80,22 @@ def test_partitions_are_spread_and_found_again(tmp_path: Path) -> None:
             await told(node, "new")
         copy = crashed(tmp_path, tmp_path.with_name(f"{tmp_path.name}-crashed"))
         assert (copy / "c" / "meta.properties").exists()
+
+    asyncio.run(scenario())
+
+
+def test_a_cordoned_directory_is_not_chosen(tmp_path: Path) -> None:
+    """From the start, and from the change on (KIP-1066), although the other one has more partitions."""
+
+    async def scenario() -> None:
+        cordoned = {"cordoned.log.dirs": str(tmp_path / "a")}
+        async with serving(tmp_path, dirs(tmp_path, "a", "b", **cordoned)) as node, dialled(node) as peer:
+            await make(peer, "t", 4)
+            assert set(places(node).values()) == {"b"}
+            request = change(ResourceType.BROKER, "1", "cordoned.log.dirs", value=str(tmp_path / "b"))
+            assert await code(peer, request) == 0
+            await make(peer, "u", 8)
+            assert {at for name, at in places(node).items() if name.startswith("u-")} == {"a"}
 
     asyncio.run(scenario())
 

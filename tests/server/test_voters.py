@@ -327,6 +327,24 @@ def test_a_static_voter_is_told_of_another_cluster_that_starts_later(tmp_path: P
     run_cluster(tmp_path, play)
 
 
+def test_a_lost_metadata_directory_is_not_taken_for_that_of_another_cluster(tmp_path: Path) -> None:
+    """The settings do not have the id of the cluster any more, but the other directory has."""
+
+    async def play(cluster: Cluster) -> None:
+        first, other = (str(cluster.root / name) for name in ("first", "other"))
+        cluster.settings |= {"kpybroker.cluster.id": OTHER_CLUSTER, "broker.session.timeout.ms": "60000"}
+        await cluster.start(1, 2)
+        cluster.settings["log.dirs"] = f"{first},{other}"
+        await cluster.start(3)
+        await cluster.stop(3)
+        shutil.rmtree(first)
+        del cluster.settings["kpybroker.cluster.id"]
+        with pytest.raises(ConfigError, match="is empty, and the metadata log belongs there"):
+            await cluster.start(3)
+
+    run_cluster(tmp_path, play)
+
+
 def test_a_minority_of_voters_names_the_missing_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
