@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from pyspark.sql import SparkSession
 
@@ -232,9 +232,19 @@ def test_the_command_about_fewer_partitions(broker: Running, make_topic: MakeTop
 
 
 def committed(admin: AdminClient, group: str) -> dict[Place, int]:
-    """All committed offsets of a group."""
-    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
-    return {(one.topic, one.partition): one.offset for one in found.topic_partitions or ()}
+    """All committed offsets of a group, when its coordinator has loaded them."""
+
+    def asked() -> list[TopicPartition] | None:
+        try:
+            found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+        except KafkaException as refused:
+            if refused.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+                raise
+            return None
+        return list(found.topic_partitions or ())
+
+    told = until(lambda: [rows] if (rows := asked()) is not None else None, "the coordinator has loaded the group")
+    return {(one.topic, one.partition): one.offset for one in told[0]}
 
 
 def places(topic: str, *counts: tuple[str, int]) -> Iterator[Place]:
