@@ -36,6 +36,7 @@ READS_WALL_TIME = {
     "scheduled/leader.py": "when records are due, and timestamps of batches",
     "scheduled/delivery_logs.py": "how late records are",
     "storage/dirs/cleaner.py": "delete horizons and compaction lags",
+    "storage/dirs/log_dir.py": "creation times of segments, expiry of producer ids",
     "storage/dirs/formatting.py": "timestamps of snapshots",
     "storage/log/log.py": "segment.ms, expiry of producer ids",
     "storage/log/log_files.py": "retention, expiry of producer ids",
