@@ -332,7 +332,12 @@ def test_on_windows_a_compiler_is_what_visual_studio_has(tmp_path: Path, monkeyp
     assert "no C compiler" in why_not(), "no Visual Studio"
     vswhere = tmp_path / "Microsoft Visual Studio/Installer/vswhere.exe"
     vswhere.parent.mkdir(parents=True)
-    for script, has_compiler in (("exit 0", False), ("echo; exit 0", False), ("exit 1", False), ("echo C:/VS", True)):
+    for script, has_compiler in (
+        ("exit 0", False),
+        ("echo; exit 0", False),
+        ("echo C:/VS; exit 1", False),
+        ("echo C:/VS", True),
+    ):
         vswhere.write_text(f"#!/bin/sh\n{script}\n")
         vswhere.chmod(0o755)
         assert (why_not() == "") == has_compiler, script

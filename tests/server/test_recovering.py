@@ -20,6 +20,7 @@ from kpybroker.sim.world.loop import Owner, VirtualLoop
 from kpybroker.sim.world.network import Fabric, SimNetwork, Weather
 from kpybroker.storage.dirs.log_dir import CLEAN_SHUTDOWN
 from kpybroker.wire.rpc import create_topics, delete_topics
+from kpybroker.world.real import RealWorld
 from tests.asking import make, put
 from tests.storage.compacting import VirtualWorld
 
@@ -172,10 +173,11 @@ def test_a_stop_during_the_recovery_does_not_wait_for_it_and_is_not_clean(after:
     Lab().run(scenario)
 
 
-class Ticking:
+class Ticking(RealWorld):
     """A World with a clock that only work moves."""
 
     def __init__(self) -> None:
+        super().__init__(1)
         self.ms = 0
 
     def steady_ms(self) -> int:
@@ -193,7 +195,7 @@ def test_a_slice_of_recovery_is_short(caplog: pytest.LogCaptureFixture) -> None:
 
     async def scenario() -> None:
         nonlocal longest, turns
-        recovery = LogRecovery(world)  # type: ignore[arg-type]
+        recovery = LogRecovery(world)
         failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         before = world.ms
         recovery.begin([("/", work()) for _ in range(40)], lambda: ended.append(world.ms), failed.set_result)
@@ -214,9 +216,12 @@ def test_a_slice_of_recovery_is_short(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_recovery_in_one_slice_needs_no_turn() -> None:
+    def work() -> Generator[None, None, None]:
+        yield
+
     async def scenario() -> None:
-        recovery = LogRecovery(Ticking())  # type: ignore[arg-type]
-        recovery.begin([("/", iter([None])) for _ in range(40)], pytest.fail, pytest.fail)  # type: ignore[misc]
+        recovery = LogRecovery(Ticking())
+        recovery.begin([("/", work()) for _ in range(40)], pytest.fail, pytest.fail)
         assert not recovery.is_running
 
     asyncio.run(scenario())

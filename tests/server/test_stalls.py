@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from struct import pack
@@ -72,10 +72,12 @@ class SteppedWorld(RealWorld):
 BLOCK_S = (STALL_MS + 1) / 1000
 
 
-def run_stepped(directory: Path, scenario: Callable[[SteppedWorld, Node, Stalls], object], world: SteppedWorld) -> None:
+def run_stepped(
+    directory: Path, scenario: Callable[[SteppedWorld, Node, Stalls], Awaitable[None]], world: SteppedWorld
+) -> None:
     async def whole() -> None:
         async with serving(directory, world=world) as node:
-            await scenario(world, node, Stalls(world.seconds))  # type: ignore[misc]
+            await scenario(world, node, Stalls(world.seconds))
             world.stopped_ms = None
 
     asyncio.run(whole())
