@@ -180,6 +180,8 @@ class Fetcher:
                 self._take(key, *asked, row)
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     lost.append(asked)
+                if row.diverging_epoch is not None:
+                    await asyncio.sleep(0)  # a truncation waits for the disk, so that everything else is served first
         for partition, place in lost:
             try:
                 latest = await self._offset(peer, partition, place, LATEST)
