@@ -48,11 +48,11 @@ class ControllerRegistration:
             listeners=[
                 rpc.Listener(
                     name=at.name,
-                    host=at.host or "127.0.0.1",
+                    host=at.host,
                     port=at.port,
                     security_protocol=PROTOCOLS.index(at.protocol),
                 )
-                for at in config.controller_listeners
+                for at in config.advertised_controller_listeners
             ],
             features=[
                 rpc.Feature(name=name, min_supported_version=low, max_supported_version=high)

@@ -17,7 +17,7 @@ from kpybroker.cli.local_cluster import AUTO, BROKERS_MAX, HOST, brokers_for_cor
 from kpybroker.config import BrokerConfig, Endpoint, parse_config
 from kpybroker.config.listeners import ANY_ADDRESS, PORT_MAX
 from kpybroker.errors import ConfigError, Damage
-from kpybroker.raft.log.identity import listener_of, wanted_format
+from kpybroker.raft.log.identity import wanted_format
 from kpybroker.storage.dirs.directory import FURTHER_NODE, encode_id, random_id, read_properties
 from kpybroker.storage.dirs.formatting import META_PROPERTIES
 from kpybroker.world import World
@@ -176,11 +176,9 @@ def _further_node(
     own["listeners"] = ",".join(listening)
     if properties.get("advertised.listeners"):
         own["advertised.listeners"] = ",".join(named)
-    controller = listener_of(first)
     if not first.controller_quorum_voters and not first.controller_quorum_bootstrap_servers:
-        assert controller is not None, "it was checked that there is a listener"
-        _, host, port = controller
-        own[SERVERS] = f"{HOST if host in ANY_ADDRESS else host}:{port}"
+        controller = first.controller_listeners[0]
+        own[SERVERS] = f"{HOST if controller.host in ('', *ANY_ADDRESS) else controller.host}:{controller.port}"
     return own
 
 

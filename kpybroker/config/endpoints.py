@@ -51,6 +51,7 @@ def read_endpoints(values: dict[str, Any], texts: Mapping[str, str]) -> dict[str
         "listeners": listeners,
         "controller_listeners": controllers,
         "advertised_listeners": tuple(advertised.get(endpoint.name, endpoint) for endpoint in listeners),
+        "advertised_controller_listeners": tuple(advertised.get(endpoint.name, endpoint) for endpoint in controllers),
         "inter_broker_listener_name": between,
         "sasl_listeners": with_logins,
         "login_to_brokers": login_to_brokers(texts, for_brokers, with_logins),

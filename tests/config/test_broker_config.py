@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.config import Endpoint, LogSettings, parse_config
+from kpybroker.config.advertised import canonical_host_name
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.describe import (
     BrokerLayers,
@@ -191,6 +192,36 @@ def test_listeners() -> None:
     assert config.listeners == (Endpoint("PLAINTEXT", "", 9092), Endpoint("OUTSIDE", "::1", 0))
     assert config.controller_listeners == (Endpoint("CONTROLLER", "127.0.0.1", 9093),)
     assert config.advertised_listeners == (Endpoint("PLAINTEXT", "", 9092), Endpoint("OUTSIDE", "example.org", 19092))
+
+
+EVERYWHERE = "PLAINTEXT://:9092,CONTROLLER://0.0.0.0:9093"
+ELSEWHERE = "PLAINTEXT://h4:9092,CONTROLLER://h3:1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "broker", "controller"),
+    [
+        ({}, "", "127.0.0.1"),
+        ({"controller.quorum.bootstrap.servers": "h1:9093"}, "", "127.0.0.1"),
+        ({"controller.quorum.voters": "1@h1:9093"}, "", "h1"),
+        ({"controller.quorum.voters": "1@h1:9093,2@h2:9093"}, "NAME", "h1"),
+        ({"controller.quorum.bootstrap.servers": "h1:9093,h2:9093"}, "NAME", "NAME"),
+        ({"controller.quorum.bootstrap.servers": "h2:19093"}, "NAME", "NAME"),
+        ({"controller.quorum.bootstrap.servers": "h1:9093", "kpybroker.initial.controllers": "none"}, "NAME", "NAME"),
+        ({"advertised.listeners": ELSEWHERE}, "h4", "h3"),
+        ({"controller.quorum.voters": "1@h1:9093,2@h2:9093", "advertised.listeners": ELSEWHERE}, "h4", "h3"),
+    ],
+)
+def test_the_advertised_host_of_listeners_without_a_host(
+    settings: dict[str, str], broker: str, controller: str
+) -> None:
+    """A node that is not alone is known by the name of its machine, as in Apache Kafka."""
+    config = parse_config({"node.id": "1", "process.roles": "broker,controller", "listeners": EVERYWHERE, **settings})
+    name = {"NAME": canonical_host_name()}
+    (of_broker,), (of_controller,) = config.advertised_listeners, config.advertised_controller_listeners
+    assert (of_broker.host, of_controller.host) == (name.get(broker, broker), name.get(controller, controller))
+    assert of_broker.port == 9092
+    assert of_controller.port == (1 if controller == "h3" else 9093)
 
 
 @pytest.mark.parametrize(

@@ -225,13 +225,13 @@ def _unclear(config: BrokerConfig, *, joins: bool) -> str | None:
 
 
 def listener_of(config: BrokerConfig) -> tuple[str, str, int] | None:
-    """The name, host and port of this node's controller listener, from controller.quorum.voters or else from
-    listeners."""
+    """The name of this node's controller listener, and its host and port for other nodes: from controller.quorum.voters
+    or else as advertised."""
     for voter in config.controller_quorum_voters:
         if voter.node_id == config.node_id and config.controller_listener_names:
             return config.controller_listener_names[0], voter.host, voter.port
-    for endpoint in config.controller_listeners:
-        return endpoint.name, endpoint.host or "127.0.0.1", endpoint.port
+    for endpoint in config.advertised_controller_listeners:
+        return endpoint.name, endpoint.host, endpoint.port
     return None
 
 
