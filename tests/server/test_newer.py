@@ -140,10 +140,12 @@ def test_a_directory_that_was_only_formatted(data: Path, tmp_path: Path) -> None
     (fresh / ".lock").touch()
     for name in ("meta.properties",):
         (fresh / name).write_bytes((data / name).read_bytes())
-    levels = [FeatureLevelRecord(name="metadata.version", feature_level=30), NEWER]
-    bootstrap = b"".join(encode_snapshot(levels, epoch=0, now_ms=1, last_timestamp_ms=1))
-    (fresh / "bootstrap.checkpoint").write_bytes(bootstrap)
-    assert "format it again, with `kpybroker storage format` or with --feature newer.version=0" in refusal(fresh)
+    for level, options in ((30, ""), (31, "--release-version 4.3 ")):
+        levels = [FeatureLevelRecord(name="metadata.version", feature_level=level), NEWER]
+        bootstrap = b"".join(encode_snapshot(levels, epoch=0, now_ms=1, last_timestamp_ms=1))
+        (fresh / "bootstrap.checkpoint").write_bytes(bootstrap)
+        way = f"`kpybroker storage format` or with `kafka-storage.sh format {options}--feature newer.version=0`"
+        assert f"format it again, with {way}. Nothing was changed" in refusal(fresh)
 
 
 @pytest.mark.parametrize(

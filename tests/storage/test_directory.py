@@ -188,11 +188,13 @@ def lose_meta_after_first_records(path: Path) -> None:
         (edit("node.id=1", "node.id=8"), ["node 8", "node 1", "node.id=8"]),
         (edit("cluster.id=", "cluster.id=X"), [f"X{CLUSTER}", CLUSTER, "log.dirs"]),
         (edit("cluster.id", "other.id"), ["lacks cluster.id", "restore"]),
+        (edit("node.id=1\n", ""), ["no valid node.id", "restore"]),
+        (edit("node.id=1", "node.id=two"), ["no valid node.id ('two')", "restore"]),
         (edit("directory.id=", "directory.id=!"), ["directory.id", "not a uuid", "restore"]),
         (lose_meta, ["orders-0", "meta.properties", "restore"]),
         (lose_meta_after_first_records, ["__cluster_metadata-0", "meta.properties", "restore"]),
     ],
-    ids=["version", "node", "cluster", "no cluster", "directory id", "partitions", "metadata log"],
+    ids=["version", "node", "cluster", "no cluster", "no node", "no number", "directory id", "partitions", "metadata log"],
 )
 def test_a_directory_of_another_node_is_refused_and_unchanged(
     tmp_path: Path,

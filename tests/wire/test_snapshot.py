@@ -54,7 +54,7 @@ def test_offsets_count_through_the_file_and_a_batch_has_one_timestamp() -> None:
 def test_an_incomplete_or_changed_snapshot_is_damage(data: st.DataObject) -> None:
     good = snapshot_of(3)
     at = data.draw(st.integers(0, len(good) - 1))
-    with pytest.raises(Damage, match="the-file"):
+    with pytest.raises(Damage, match=r"the-file: (the batch at byte \d+ is incomplete|the footer is missing)"):
         decode_snapshot(good[:at], "the-file")
     batch_at, outside_the_crc = 0, range(12, 16)  # the CRC does not cover the leader epoch
     while True:

@@ -97,9 +97,11 @@ def _refusal(
     elif has_begun:
         way = f"start the broker that wrote it, run `{'` and `'.join(commands)}`, stop it, and start this one again"
     else:
+        release = [f"--release-version {RELEASE}"] if METADATA_VERSION in wrong else []
+        options = " ".join(filter(None, (*release, _lowered(wrong, supported))))
         way = (
             "no broker was started on it yet, so format it again, with `kpybroker storage format` or with "
-            f"{_lowered(wrong, supported)}"
+            f"`kafka-storage.sh format {options}`"
         )
     return f"{directory} cannot be used: {_shown(levels, wrong, supported)}; {way}. Nothing was changed"
 

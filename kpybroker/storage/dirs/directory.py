@@ -204,6 +204,8 @@ def _read(world: World, path: str, node_id: int, lock: int) -> Directory | None:
             f"{where} has version {version}, but this kpybroker reads only version 1; nothing was changed"
         )
     their_node = found.get("node.id", "")
+    if not their_node.isdecimal():
+        raise ConfigError(f"{where} has no valid node.id ({their_node!r}); restore the file; nothing was changed")
     if their_node != str(node_id):
         raise ConfigError(
             f"{path} belongs to node {their_node}, and this is node {node_id}; set node.id={their_node}, or choose "

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any
 
 from kpybroker.errors import Damage, KafkaError, MalformedFrame
 from kpybroker.wire.codec.codec import build, parse
-from kpybroker.wire.records.batch import Batch, Record, encode_batch, header_at, read_records
+from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, header_at, read_records
 from kpybroker.wire.stored import quorum
 from kpybroker.wire.stored.metadata import frame_record, unframe_record
 
@@ -99,17 +98,19 @@ def decode_snapshot(data: bytes, name: str) -> tuple[list[Any], list[tuple[int, 
     at = 0
     try:
         while at < len(data):
-            size = header_at(view, at)[1]
-            batch = Batch(view[at : at + size])
-            if len(batch.view) != size or batch.magic != 2 or not batch.crc_ok():
+            size = header_at(view, at)[1] if len(data) - at >= HEADER_BYTES else 0
+            if not HEADER_BYTES <= size <= len(data) - at:
                 raise Damage(f"{name}: the batch at byte {at} is incomplete")
+            batch = Batch(view[at : at + size])
+            if batch.magic != 2 or not batch.crc_ok():
+                raise Damage(f"{name}: the batch at byte {at} is damaged")
             for record in read_records(batch):
                 if batch.is_control:
                     control.append(read_control(record))
                 else:
                     records.append(_record_of(record, name))
             at += size
-    except (KafkaError, MalformedFrame, StructError) as error:
+    except (KafkaError, MalformedFrame) as error:
         raise Damage(f"{name}: cannot be read at byte {at}: {error}") from error
     if not control or control[-1][0] != SNAPSHOT_FOOTER:
         raise Damage(f"{name}: the footer is missing")
