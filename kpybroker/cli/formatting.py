@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kpybroker.cli.scram_options import scram_records
 from kpybroker.client.client import CommandFailed
 from kpybroker.config import BrokerConfig, parse_config
+from kpybroker.config.advertised import with_hosts
 from kpybroker.controller.features import OF_THE_QUORUM, supported_features
 from kpybroker.errors import ConfigError, Damage
 from kpybroker.raft.log.identity import FINALIZED_AT_FORMAT, wanted_format
@@ -40,12 +41,12 @@ def format_directories(properties: Mapping[str, str], source: str, options: Form
 
     Raises CommandFailed, or ConfigError for invalid settings. In both cases nothing was formatted.
     """
-    config = _configured(properties, source, options)
+    world = real_world()
+    config = with_hosts(_configured(properties, source, options), world.network.host_name)
     wanted = wanted_format(config)._replace(
         features=_levels(options, config),
         credentials=scram_records(options.scram),
     )
-    world = real_world()
     paths = list(dict.fromkeys((config.metadata_log_dir, *config.log_dirs)))
     formatted = [path for path in paths if world.disk.exists(f"{path}/{META_PROPERTIES}")]
     if formatted and not options.ignores_formatted:

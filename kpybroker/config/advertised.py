@@ -6,49 +6,45 @@ As in Apache Kafka, it is the canonical name of this machine. Only a node that i
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Collection, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable
+from dataclasses import replace
 
+from kpybroker.config.broker_config import BrokerConfig
 from kpybroker.config.listeners import ANY_ADDRESS, Endpoint
-from kpybroker.config.quorum import ControllerServer, InitialController, StaticVoter
 
 LOOPBACK = "127.0.0.1"
 
 
-def with_hosts(endpoints: Iterable[Endpoint], *, is_alone: bool, own_voter: StaticVoter | None) -> tuple[Endpoint, ...]:
-    """The endpoints, each with a host. `own_voter` is this node's entry in controller.quorum.voters, whose host is used
-    for the endpoint with its port."""
+def with_hosts(config: BrokerConfig, host_name: Callable[[], str]) -> BrokerConfig:
+    """The settings, with a host for each advertised listener. `host_name` returns the canonical name of this machine.
 
-    def host_of(endpoint: Endpoint) -> str:
+    A controller in controller.quorum.voters advertises its host there. The listeners for clients of a node that is
+    alone keep an empty host.
+    """
+    alone = is_alone(config)
+    own = next((voter for voter in config.controller_quorum_voters if voter.node_id == config.node_id), None)
+
+    def hosted(endpoint: Endpoint, *, votes: bool) -> Endpoint:
         if endpoint.host and endpoint.host not in ANY_ADDRESS:
-            return endpoint.host
-        if own_voter is not None and own_voter.port == endpoint.port:
-            return own_voter.host
-        return LOOPBACK if is_alone else canonical_host_name()
+            return endpoint
+        if votes and own is not None and own.port == endpoint.port:
+            return endpoint._replace(host=own.host)
+        return endpoint._replace(host=LOOPBACK if alone else host_name())
 
-    return tuple(endpoint._replace(host=host_of(endpoint)) for endpoint in endpoints)
+    clients, controllers = config.advertised_listeners, config.advertised_controller_listeners
+    return replace(
+        config,
+        advertised_listeners=clients if alone else tuple(hosted(each, votes=False) for each in clients),
+        advertised_controller_listeners=tuple(hosted(each, votes=True) for each in controllers),
+    )
 
 
-def is_alone(
-    roles: Collection[str],
-    voters: Sequence[StaticVoter],
-    servers: Sequence[ControllerServer],
-    initial: Sequence[InitialController] | None,
-    controller_listeners: Sequence[Endpoint],
-) -> bool:
-    """Whether the settings of a node name no other node."""
-    if not {"broker", "controller"} <= set(roles) or len(voters) > 1 or (initial is not None and len(initial) != 1):
+def is_alone(config: BrokerConfig) -> bool:
+    """Whether the settings name no other node."""
+    voters, initial = config.controller_quorum_voters, config.initial_controllers
+    if set(config.process_roles) != {"broker", "controller"} or len(voters) > 1:
         return False
-    own_ports = {endpoint.port for endpoint in controller_listeners}
+    if initial is not None and len(initial) != 1:
+        return False
+    servers, own_ports = config.controller_quorum_bootstrap_servers, {each.port for each in config.controller_listeners}
     return len(servers) <= 1 and all(server.port in own_ports for server in servers)
-
-
-@cache
-def canonical_host_name() -> str:
-    """The name of this machine as its resolver knows it. May wait for the resolver."""
-    name = socket.gethostname()
-    try:
-        return socket.gethostbyaddr(socket.gethostbyname(name))[0]
-    except OSError:
-        return name

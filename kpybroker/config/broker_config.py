@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import Any
 
-from kpybroker.config.advertised import is_alone, with_hosts
 from kpybroker.config.authorization import parse_authorization
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.dynamic import topic_text, usable
@@ -69,9 +68,9 @@ class BrokerConfig:
     listeners: tuple[Endpoint, ...]
     controller_listeners: tuple[Endpoint, ...]
     advertised_listeners: tuple[Endpoint, ...]
-    """The address of each of `listeners` for clients. The host is empty if the node is alone and none was set."""
+    """The address of each of `listeners` for clients. The host is empty if none is set (`config/advertised.py`)."""
     advertised_controller_listeners: tuple[Endpoint, ...]
-    """The address of each of `controller_listeners` for other nodes."""
+    """The address of each of `controller_listeners` for other nodes. The host may be empty, too."""
     controller_listener_names: tuple[str, ...]
     """In upper case, as all listener names are here."""
     controller_quorum_voters: tuple[StaticVoter, ...]
@@ -422,21 +421,12 @@ def _quorum(values: dict[str, Any], endpoints: dict[str, Any]) -> dict[str, Any]
     voters = parse_voters(values["controller_quorum_voters"])
     servers = parse_servers(values["controller_quorum_bootstrap_servers"])
     check_roles(values["process_roles"], values["node_id"], voters, servers, endpoints["controller_listeners"])
-    initial = _initial(values, voters, servers)
-    alone = is_alone(values["process_roles"], voters, servers, initial, endpoints["controller_listeners"])
-    own = next((voter for voter in voters if voter.node_id == values["node_id"]), None)
-    named = with_hosts(endpoints["advertised_controller_listeners"], is_alone=alone, own_voter=own)
-    if not alone:
-        endpoints["advertised_listeners"] = with_hosts(
-            endpoints["advertised_listeners"], is_alone=False, own_voter=None
-        )
     return {
         "controller_listener_names": tuple(name.upper() for name in values["controller_listener_names"]),
         "controller_quorum_voters": voters,
         "controller_quorum_bootstrap_servers": servers,
-        "initial_controllers": initial,
+        "initial_controllers": _initial(values, voters, servers),
         **endpoints,
-        "advertised_controller_listeners": named,
     }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kpybroker.broker.broker import Broker
 from kpybroker.call import BROKER, CONTROLLER
 from kpybroker.config import BrokerConfig, Endpoint
+from kpybroker.config.advertised import with_hosts
 from kpybroker.errors import ConfigError, KafkaError
 from kpybroker.metadata import chronicle
 from kpybroker.server.connections.secure_listeners import SecureListening, secure_listening
@@ -49,6 +50,7 @@ class Node:
         writable or belongs to another node.
         """
         chronicle.tell_start(config.static)
+        config = with_hosts(config, world.network.host_name)
         observing = await _observe(world, config)
         node = None
         try:

@@ -46,6 +46,9 @@ class Network(Protocol):
         """Connect to a host and port. With `tls`, the protocol's connection is made after the handshake. Raises OSError
         (refused, unreachable, a failed handshake)."""
 
+    def host_name(self) -> str:
+        """The canonical name of this machine. May wait for the resolver."""
+
 
 class PendingWrite(Protocol):
     """A write that a thread executes."""

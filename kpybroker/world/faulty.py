@@ -37,6 +37,9 @@ class FaultyNetwork:
         self._dialed[port] = [*(each for each in self._dialed.get(port, ()) if not each.is_closing()), transport]
         return transport, protocol
 
+    def host_name(self) -> str:
+        return self._network.host_name()
+
     def cut(self, ports: Collection[int]) -> None:
         """Close the connections to these ports, and let new ones wait. Replaces an earlier cut."""
         self._cut = frozenset(ports)

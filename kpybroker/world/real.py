@@ -100,6 +100,14 @@ class RealNetwork:
             factory, host, port, ssl=tls, ssl_handshake_timeout=None if tls is None else HANDSHAKE_S
         )
 
+    def host_name(self) -> str:
+        """The name that the resolver has for the address of this machine; its own name if it has none."""
+        name = socket.gethostname()
+        try:
+            return socket.gethostbyaddr(socket.gethostbyname(name))[0]
+        except OSError:
+            return name
+
 
 class RealWorld:
     """The operating system's clock, random numbers, network and disk."""

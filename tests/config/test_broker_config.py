@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kpybroker.config import Endpoint, LogSettings, parse_config
-from kpybroker.config.advertised import canonical_host_name
+from kpybroker.config.advertised import with_hosts
 from kpybroker.config.broker_keys import BROKER_KEYS, CHANGEABLE_KEYS
 from kpybroker.config.describe import (
     BrokerLayers,
@@ -216,10 +216,10 @@ def test_the_advertised_host_of_listeners_without_a_host(
     settings: dict[str, str], broker: str, controller: str
 ) -> None:
     """A node that is not alone is known by the name of its machine, as in Apache Kafka."""
-    config = parse_config({"node.id": "1", "process.roles": "broker,controller", "listeners": EVERYWHERE, **settings})
-    name = {"NAME": canonical_host_name()}
+    properties = {"node.id": "1", "process.roles": "broker,controller", "listeners": EVERYWHERE, **settings}
+    config = with_hosts(parse_config(properties), lambda: "NAME")
     (of_broker,), (of_controller,) = config.advertised_listeners, config.advertised_controller_listeners
-    assert (of_broker.host, of_controller.host) == (name.get(broker, broker), name.get(controller, controller))
+    assert (of_broker.host, of_controller.host) == (broker, controller)
     assert of_broker.port == 9092
     assert of_controller.port == (1 if controller == "h3" else 9093)
 

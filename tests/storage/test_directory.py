@@ -194,7 +194,17 @@ def lose_meta_after_first_records(path: Path) -> None:
         (lose_meta, ["orders-0", "meta.properties", "restore"]),
         (lose_meta_after_first_records, ["__cluster_metadata-0", "meta.properties", "restore"]),
     ],
-    ids=["version", "node", "cluster", "no cluster", "no node", "no number", "directory id", "partitions", "metadata log"],
+    ids=[
+        "version",
+        "node",
+        "cluster",
+        "no cluster",
+        "no node",
+        "no number",
+        "directory id",
+        "partitions",
+        "metadata log",
+    ],
 )
 def test_a_directory_of_another_node_is_refused_and_unchanged(
     tmp_path: Path,

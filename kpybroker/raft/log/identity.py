@@ -231,7 +231,7 @@ def listener_of(config: BrokerConfig) -> tuple[str, str, int] | None:
         if voter.node_id == config.node_id and config.controller_listener_names:
             return config.controller_listener_names[0], voter.host, voter.port
     for endpoint in config.advertised_controller_listeners:
-        return endpoint.name, endpoint.host, endpoint.port
+        return endpoint.name, endpoint.host or "127.0.0.1", endpoint.port
     return None
 
 

@@ -108,6 +108,9 @@ class SimNetwork:
         listener = here.listeners[port] = SimListener(here, port, self._owner, factory)
         return listener
 
+    def host_name(self) -> str:
+        return self.address
+
     def _take_port(self, here: Host) -> int:
         here.next_port += 1
         return here.next_port
