@@ -24,6 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
+from chaos.logged import logged_errors as counted_errors
 from compat_tests.rolling import PARTITIONS, QUIET, Group, Stream, Transactions, read_all
 from compat_tests.rolling_java import Copier, Counts
 from compat_tests.rolling_shares import STATE, ShareGroup
@@ -283,6 +284,8 @@ def main() -> int:
             return 1
         finally:
             console.print(table)
+        for (kind, error), count in counted_errors(cluster.nodes.values()).most_common():
+            console.print(f"{count} times, logged by nodes of {kind}: {error}", markup=False)
         errors = sorted(set(logged_errors(cluster)))
         console.print("\n".join(errors), markup=False)
     shutil.rmtree(directory)
