@@ -10,9 +10,13 @@ from kpybroker.controller.commands import (
     NewTopic,
     RegisterBroker,
 )
+from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 from kpybroker.wire.stored import metadata as stored
 from tests.controller.stage import Stage
+
+FEATURES = tuple((name, *levels) for name, levels in SUPPORTED_FEATURES.items())
 
 
 def with_topic(brokers: int) -> Stage:
@@ -128,3 +132,24 @@ def test_a_broker_that_lacks_a_finalized_feature_is_refused() -> None:
         stage.ask(RegisterBroker(1, b"i" * 16, (), (("metadata.version", 7, 29),)))
     assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
     stage.join(1)
+
+
+@pytest.mark.parametrize(
+    "directory", [MIGRATING, UNASSIGNED, LOST, (99).to_bytes(16), bytes(8) + b"\xff" * 8], ids=bytes.hex
+)
+def test_no_directory_of_a_broker_has_a_reserved_id(directory: bytes) -> None:
+    """Apache Kafka 4.3.1 refuses it with this text."""
+    stage = Stage(brokers=0)
+    wanted = RegisterBroker(1, b"i" * 16, (), FEATURES, log_dirs=(b"d" * 16, directory))
+    with pytest.raises(KafkaError) as refused:
+        stage.ask(wanted)
+    assert refused.value.code is ErrorCode.INVALID_REGISTRATION
+    assert refused.value.message == "Reserved directory ID in request"
+    assert not stage.log
+
+
+@pytest.mark.parametrize("directory", [(100).to_bytes(16), (1 << 64).to_bytes(16)], ids=bytes.hex)
+def test_the_ids_after_the_reserved_ones_are_ordinary(directory: bytes) -> None:
+    stage = Stage(brokers=0)
+    stage.ask(RegisterBroker(1, b"i" * 16, (), FEATURES, log_dirs=(directory,)))
+    assert stage.state.brokers[1].log_dirs == (directory,)
