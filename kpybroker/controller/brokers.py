@@ -18,7 +18,7 @@ from kpybroker.controller.state import ControllerState, TopicState
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.metadata.brokers import BrokerImage
 from kpybroker.metadata.topics import NO_LEADER, PartitionImage
-from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED
+from kpybroker.wire.directory_ids import MIGRATING, UNASSIGNED, is_reserved
 from kpybroker.wire.stored import metadata as stored
 
 METADATA_VERSION = "metadata.version"
@@ -124,6 +124,8 @@ def _check_features(state: ControllerState, command: RegisterBroker) -> None:
 def _check_directories(state: ControllerState, command: RegisterBroker) -> None:
     if not command.log_dirs:
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, "No directories specified in request.")
+    if any(map(is_reserved, command.log_dirs)):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Reserved directory ID in request")
     if len(set(command.log_dirs)) < len(command.log_dirs):
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Broker cannot register with duplicate log directories.")
     for node_id, broker in state.brokers.items():

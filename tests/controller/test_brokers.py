@@ -5,14 +5,21 @@ from __future__ import annotations
 import pytest
 
 from kpybroker.controller.commands import (
+    AssignReplicas,
     BrokerHeartbeat,
+    BrokerLost,
     CreateTopics,
     NewTopic,
     RegisterBroker,
 )
+from kpybroker.controller.features import SUPPORTED_FEATURES
 from kpybroker.errors import ErrorCode, KafkaError
+from kpybroker.wire.directory_ids import LOST, MIGRATING, UNASSIGNED
 from kpybroker.wire.stored import metadata as stored
 from tests.controller.stage import Stage
+
+A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
+FEATURES = tuple((name, *levels) for name, levels in SUPPORTED_FEATURES.items())
 
 
 def with_topic(brokers: int) -> Stage:
@@ -128,3 +135,55 @@ def test_a_broker_that_lacks_a_finalized_feature_is_refused() -> None:
         stage.ask(RegisterBroker(1, b"i" * 16, (), (("metadata.version", 7, 29),)))
     assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
     stage.join(1)
+
+
+@pytest.mark.parametrize(
+    "directory", [MIGRATING, UNASSIGNED, LOST, (99).to_bytes(16), bytes(8) + b"\xff" * 8], ids=bytes.hex
+)
+def test_no_directory_of_a_broker_has_a_reserved_id(directory: bytes) -> None:
+    """Apache Kafka 4.3.1 refuses it with this text."""
+    stage = Stage(brokers=0)
+    wanted = RegisterBroker(1, b"i" * 16, (), FEATURES, log_dirs=(b"d" * 16, directory))
+    with pytest.raises(KafkaError) as refused:
+        stage.ask(wanted)
+    assert refused.value.code is ErrorCode.INVALID_REGISTRATION
+    assert refused.value.message == "Reserved directory ID in request"
+    assert not stage.log
+
+
+@pytest.mark.parametrize("directory", [(100).to_bytes(16), (1 << 64).to_bytes(16)], ids=bytes.hex)
+def test_the_ids_after_the_reserved_ones_are_ordinary(directory: bytes) -> None:
+    stage = Stage(brokers=0)
+    stage.ask(RegisterBroker(1, b"i" * 16, (), FEATURES, log_dirs=(directory,)))
+    assert stage.state.brokers[1].log_dirs == (directory,)
+
+
+@pytest.mark.parametrize("directory", [MIGRATING, UNASSIGNED], ids=["migrating", "unassigned"])
+@pytest.mark.parametrize(("left", "leads"), [((), False), ((A,), True)], ids=["no directory is left", "one is left"])
+def test_a_replica_whose_directory_is_unknown_is_lost_with_the_last_directory(
+    directory: bytes, left: tuple[bytes, ...], leads: bool
+) -> None:
+    """While one of the broker's directories is left, the replica may be in it."""
+    stage = Stage(brokers=0)
+
+    def register(incarnation: int, *log_dirs: bytes, previous_epoch: int = -1) -> None:
+        again = RegisterBroker(
+            1, bytes([incarnation]) * 16, (), FEATURES, log_dirs=log_dirs, previous_epoch=previous_epoch
+        )
+        stage.epochs[1] = stage.ask(again)
+        stage.ask(BrokerHeartbeat(1, stage.epochs[1]))
+
+    register(1, A, B)
+    stage.ask(CreateTopics((NewTopic("t", assignments=((0, (1,)),)),)))
+    topic_id = stage.state.topics["t"].topic_id
+    stage.ask(AssignReplicas(1, stage.epochs[1], ((directory, topic_id, 0),)))
+    before = stage.partition()
+    assert (before.leader, before.directories) == (1, (directory,))
+    stage.ask(BrokerLost(1, stage.epochs[1]))
+    register(2, *left, C, previous_epoch=stage.epochs[1])
+    now = stage.partition()
+    if leads:
+        assert now == before
+    else:
+        assert (now.leader, now.directories) == (-1, (C,)), "an empty log does not replace acknowledged records"
+    assert stage.replayed() == stage.state

@@ -17,7 +17,7 @@ from kpybroker.wire.rpc import create_acls, delete_acls, describe_acls
 SETTINGS = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
 TOPIC, CLUSTER = 2, 4
 LITERAL, PREFIXED = 3, 4
-ALL, READ, WRITE, ALTER, DESCRIBE = 2, 3, 4, 7, 8
+ALL, READ, WRITE, CREATE, ALTER, DESCRIBE = 2, 3, 4, 5, 7, 8
 DENY, ALLOW = 2, 3
 BOB = Principal("User", "bob")
 

@@ -10,6 +10,7 @@ from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.wire import api as api_table
+from kpybroker.wire.directory_ids import UNASSIGNED
 from kpybroker.wire.rpc import broker_registration as rpc
 from tests.conftest import WithBroker
 from tests.handlers.strangers import Stranger, inner
@@ -43,6 +44,7 @@ def test_every_version_that_can_name_directories_registers(with_broker: WithBrok
         ({"is_migrating_zk_broker": True}, ErrorCode.INVALID_REQUEST),
         ({"features": []}, ErrorCode.INVALID_REGISTRATION),
         ({"log_dirs": []}, ErrorCode.INVALID_REGISTRATION),
+        ({"log_dirs": [UNASSIGNED]}, ErrorCode.INVALID_REGISTRATION),
         (
             {"features": [rpc.Feature(name="metadata.version", min_supported_version=7, max_supported_version=29)]},
             ErrorCode.UNSUPPORTED_VERSION,

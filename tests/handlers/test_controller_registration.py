@@ -108,3 +108,33 @@ def test_a_controller_registers_once_others_have() -> None:
     (at,) = first.listeners
     assert (first.controller_id, at.name, at.host, at.port) == (1, "CONTROLLER", "127.0.0.1", 9093)
     assert [(f.name, f.min_supported_version, f.max_supported_version) for f in first.features] == list(LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "code"), [("PLAINTEXT", 0), ("SSL", 1), ("SASL_PLAINTEXT", 2), ("SASL_SSL", 3)], ids=str
+)
+def test_the_registration_has_the_protocol_of_each_controller_listener(protocol: str, code: int) -> None:
+    """The codes are Apache Kafka's."""
+    config = parse_config(
+        {
+            "process.roles": "controller",
+            "node.id": "1",
+            "controller.quorum.voters": "1@127.0.0.1:9093",
+            "controller.listener.names": "FIRST,SECOND",
+            "listeners": "FIRST://127.0.0.1:9093,SECOND://127.0.0.1:9094",
+            "listener.security.protocol.map": f"FIRST:PLAINTEXT,SECOND:{protocol}",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        }
+    )
+    requests: list[rpc.Request] = []
+
+    async def ask(_name: str, request: Any, _timeout_ms: int) -> rpc.Response:
+        requests.append(request)
+        return rpc.Response()
+
+    asyncio.run(ControllerRegistration(config, Random(1), SUPPORTED_FEATURES, ask, lambda: {2}).run())
+    (told,) = requests
+    assert [(at.name, at.port, at.security_protocol) for at in told.listeners] == [
+        ("FIRST", 9093, 0),
+        ("SECOND", 9094, code),
+    ]

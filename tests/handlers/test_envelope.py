@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import booleans, builds, just, text
 
+from kpybroker.broker.envelopes import forwarded
+from kpybroker.call import Call
+from kpybroker.client.dialer import Dialer
 from kpybroker.client.peer import Peer
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.handlers import refused
+from kpybroker.replication.node.controller_channel import ControllerChannel
 from kpybroker.security.principal import Principal, decode_principal, encode_principal
 from kpybroker.server.node import Node
 from kpybroker.wire.api import API, Api, RunsOn, by_name
@@ -19,8 +23,10 @@ from kpybroker.wire.codec.layout import layout
 from kpybroker.wire.frame import encode_request, parse_response_header
 from kpybroker.wire.rpc import create_topics, envelope, metadata, unregister_broker
 from tests.conftest import WithBroker
+from tests.handlers.acl_setting import BOB, CREATE, SETTINGS, create, creation
 from tests.handlers.strangers import inner
 from tests.handlers.test_create_topics import topic
+from tests.replication.controller_pointer import ControllerPointer, controller_of
 from tests.server.many_elements import arrays_of, request_with_many
 
 ON_CONTROLLER = [api for api in API if api.runs_on is RunsOn.CONTROLLER]
@@ -105,6 +111,41 @@ def test_principals_are_encoded_and_decoded(principal: Principal) -> None:
     again = decode_principal(encode_principal(principal))
     assert (again, again.token_authenticated) == (principal, principal.token_authenticated)
     assert encode_principal(Principal("User", "alice")) == ALICE
+
+
+@pytest.mark.parametrize(
+    ("host", "carried"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("2001:db8::1", "2001:db8:0:0:0:0:0:1"),
+        ("", "0.0.0.0"),
+        ("localhost", "0.0.0.0"),
+    ],
+)
+def test_a_forwarded_request_is_authorized_with_the_host_of_the_client(
+    with_broker: WithBroker, host: str, carried: str
+) -> None:
+    """A host that is not an address, of a transport that does not know its peer, is 0.0.0.0. IPv6 addresses in ACLs are
+    in Java's notation."""
+    hosts = {"t0": "10.1.2.3", "t1": "2001:db8:0:0:0:0:0:1", "t2": "0.0.0.0", "t3": "127.0.0.1"}
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        api = by_name["CreateTopics"]
+        allowed = [creation(name, CREATE, host=each) for name, each in hosts.items()]
+        assert await create(peer, *allowed) == [(0, "")] * len(hosts)
+        pointer = ControllerPointer()
+        pointer.to(await controller_of(node))
+        channel = ControllerChannel(Dialer(node.broker.world.network), pointer, "tests")
+        request = create_topics.Request(topics=[topic(name) for name in hosts])
+        call = Call(api.key, api.max, "c", host, 1, principal=BOB)
+        body = await forwarded(channel, api, api.max, call, build(request, api.max), 20_000)
+        channel.close()
+        codes = {hosts[row.name]: row.error_code for row in parse(api.response, api.max, body).topics}
+        assert codes == {
+            each: 0 if each == carried else ErrorCode.TOPIC_AUTHORIZATION_FAILED for each in hosts.values()
+        }
+
+    with_broker(scenario, SETTINGS)
 
 
 def test_which_apis_are_forwarded() -> None:

@@ -1,5 +1,5 @@
-"""No follower claims records that its files do not have, regardless of which call fails. Without a free file
-descriptor, it fetches again later."""
+"""No follower claims records that its files do not have, regardless of which call fails, or that cannot be its
+leader's. Without a free file descriptor, it fetches again later."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from kpybroker.config import LogSettings
-from kpybroker.errors import Damage, KafkaError
+from kpybroker.errors import Damage, ErrorCode, KafkaError
 from kpybroker.metadata.image import PartitionImage
 from kpybroker.replication.follower.follower_log import FetchPosition, position_of, take
 from kpybroker.replication.partition.partition import Partition
@@ -17,7 +17,7 @@ from kpybroker.sim.checks.claims import Files
 from kpybroker.sim.world.storage import Storage
 from kpybroker.storage.files.file_pool import FilePool
 from kpybroker.storage.log.log import Log
-from kpybroker.wire.records.batch import Record, encode_batch, split
+from kpybroker.wire.records.batch import HEADER_BYTES, Record, encode_batch, sealed, split
 from kpybroker.wire.records.markers import Marker, encode_marker
 from kpybroker.wire.rpc.fetch import PartitionData
 from tests.replication.failing import CHANGES, FailingWorld
@@ -45,19 +45,28 @@ def follower(world: VirtualWorld, settings: LogSettings) -> Partition:
     return partition
 
 
-def row_at(offset: int, count: int) -> PartitionData:
-    """The leader's response to a Fetch from `offset`: batches of one record each, and markers that end transactions."""
+def records_at(*offsets: int, epoch: int = EPOCH) -> bytes:
+    """Batches of one record each, and markers that end transactions."""
     found = bytearray()
-    for number in range(offset, offset + count):
+    for number in offsets:
         made = encode_batch(
             [Record(0, 1000 + number, b"k", b"v" * 40)], producer_id=7, producer_epoch=0, base_sequence=0
         )
         if number % 4 == 3:
             made = encode_marker(Marker(7, 0, 0, commits=True), 1000 + number)
         batch = split(made)[0]
-        batch.patch(number, EPOCH)
+        batch.patch(number, epoch)
         found += batch.view
-    return PartitionData(partition_index=0, high_watermark=offset, records=memoryview(found))
+    return bytes(found)
+
+
+def row_of(records: bytes, high_watermark: int) -> PartitionData:
+    return PartitionData(partition_index=0, high_watermark=high_watermark, records=memoryview(bytearray(records)))
+
+
+def row_at(offset: int, count: int) -> PartitionData:
+    """The leader's response to a Fetch from `offset`."""
+    return row_of(records_at(*range(offset, offset + count)), offset)
 
 
 def claim_of(partition: Partition) -> FetchPosition | None:
@@ -148,3 +157,40 @@ def test_an_index_that_cannot_be_saved_takes_the_log_offline() -> None:
         offset += 400
         assert offset < 8000, "an index of so many entries is saved"
     assert partition.log.offline is not None
+
+
+def backwards(offset: int) -> bytes:
+    """A batch with a valid CRC that ends before the one record that it has."""
+    (batch,) = split(records_at(offset))
+    producer = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+    header = (batch.attributes, -2, batch.base_timestamp, batch.max_timestamp, *producer, batch.record_count)
+    return bytes(sealed(offset, EPOCH, header, batch.view[HEADER_BYTES:]))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param(records_at(3, epoch=EPOCH + 1), id="of a later leader epoch"),
+        pytest.param(records_at(3) + records_at(4, epoch=EPOCH + 1), id="the last one of a later leader epoch"),
+        pytest.param(records_at(1, 2), id="not fetched"),
+        pytest.param(records_at(2, 3), id="the first one not fetched"),
+        pytest.param(records_at(4, 3), id="out of order"),
+        pytest.param(records_at(3, 3), id="the same offset twice"),
+        pytest.param(backwards(3), id="ends before it begins"),
+        pytest.param(records_at(3, 4)[:-1] + b"?", id="wrong CRC"),
+        pytest.param(records_at(3)[:-1], id="no complete batch"),
+    ],
+)
+def test_a_follower_takes_all_records_of_a_response_or_none(records: bytes) -> None:
+    """It takes none if any of them cannot be its leader's, which has only batches of its own and of earlier epochs."""
+    partition = follower(VirtualWorld(Storage()), SETTINGS)
+    assert take(partition, position_of(partition), row_of(records_at(0, 1, 2, epoch=EPOCH - 1), 0))
+    place = position_of(partition)
+    assert place == FetchPosition(EPOCH, 3, EPOCH - 1)
+    with pytest.raises(KafkaError) as refused:
+        take(partition, place, row_of(records, 3))
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert position_of(partition) == place
+    assert (partition.log.high_watermark, partition.log.offline) == (0, None)
+    assert take(partition, place, row_at(3, 2))
+    assert position_of(partition) == FetchPosition(EPOCH, 5, EPOCH)

@@ -15,6 +15,7 @@ import pytest
 from kpybroker.errors import ConfigError
 from kpybroker.storage.dirs.directory import Directory, Format, decode_id, encode_id, open_directories, random_id
 from kpybroker.storage.dirs.formatting import format_directory, read_bootstrap
+from kpybroker.wire.directory_ids import is_reserved
 from kpybroker.wire.records.batch import HEADER_BYTES, header_at
 from kpybroker.world.real import RealWorld
 
@@ -279,6 +280,7 @@ def test_ids_are_random_unreserved_uuids(world: RealWorld) -> None:
     for raw in ids:
         assert raw[6] >> 4 == 4
         assert raw[8] >> 6 == 2
+        assert not is_reserved(raw)
         assert not encode_id(raw).startswith("-")
         assert decode_id(encode_id(raw)) == raw
     for text in ["", "short", "!" * 22, encode_id(bytes(17))]:

@@ -49,8 +49,6 @@ The broker removes this file when it has caught up with a leader.
 If no leader can be elected without the vote of this node, because other voters are lost permanently, remove this file
 while the broker is stopped. Records that only the lost voters had are lost in that case.
 """
-RESERVED_IDS = 100
-"""UUIDs below this number are reserved."""
 
 
 FirstVoter = tuple[int, bytes, tuple[str, str, int]]
@@ -103,11 +101,12 @@ def decode_id(text: str) -> bytes:
 
 
 def random_id(random: Random) -> bytes:
-    """A random UUID (version 4) that is not reserved and does not begin with a dash in Kafka's notation."""
+    """A random UUID that does not begin with a dash in Kafka's notation. Because of its version (4), it is not one of
+    the reserved ids."""
     while True:
         number = random.getrandbits(128) & ~(0xF << 76) | (4 << 76)
         raw = (number & ~(0x3 << 62) | (0x2 << 62)).to_bytes(16, "big")
-        if number >= RESERVED_IDS and not encode_id(raw).startswith("-"):
+        if not encode_id(raw).startswith("-"):
             return raw
 
 
