@@ -32,6 +32,7 @@ SAMPLE_S = 10.0
 SAMPLES_MIN = 24
 PATIENCE_S = 120.0
 SETTINGS = {
+    "auto.create.topics.enable": "false",  # librdkafka asks again for deleted topics, which would create them again
     "log.retention.check.interval.ms": "5000",
     "log.cleaner.backoff.ms": "2000",
     "offsets.topic.segment.bytes": str(1 << 20),

@@ -159,11 +159,18 @@ def test_an_index_that_cannot_be_saved_takes_the_log_offline() -> None:
     assert partition.log.offline is not None
 
 
-def backwards(offset: int) -> bytes:
+def backwards(offset: int, last_offset_delta: int) -> bytes:
     """A batch with a valid CRC that ends before the one record that it has."""
     (batch,) = split(records_at(offset))
     producer = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
-    header = (batch.attributes, -2, batch.base_timestamp, batch.max_timestamp, *producer, batch.record_count)
+    header = (
+        batch.attributes,
+        last_offset_delta,
+        batch.base_timestamp,
+        batch.max_timestamp,
+        *producer,
+        batch.record_count,
+    )
     return bytes(sealed(offset, EPOCH, header, batch.view[HEADER_BYTES:]))
 
 
@@ -176,7 +183,8 @@ def backwards(offset: int) -> bytes:
         pytest.param(records_at(2, 3), id="the first one not fetched"),
         pytest.param(records_at(4, 3), id="out of order"),
         pytest.param(records_at(3, 3), id="the same offset twice"),
-        pytest.param(backwards(3), id="ends before it begins"),
+        pytest.param(backwards(3, -2), id="ends before it begins"),
+        pytest.param(backwards(100, -51), id="ends before it begins, but after the position"),
         pytest.param(records_at(3, 4)[:-1] + b"?", id="wrong CRC"),
         pytest.param(records_at(3)[:-1], id="no complete batch"),
     ],

@@ -155,7 +155,8 @@ def _sound(batches: list[Batch], place: FetchPosition) -> list[Batch]:
     if batches[-1].next_offset <= place.offset:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batches below offset {place.offset} were not fetched")
     for batch in batches:
-        if batch.base_offset < end or batch.leader_epoch > place.leader_epoch or not batch.crc_ok():
+        is_in_order = end <= batch.base_offset < batch.next_offset
+        if not is_in_order or batch.leader_epoch > place.leader_epoch or not batch.crc_ok():
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"the batch at offset {batch.base_offset} of leader epoch {batch.leader_epoch} is out of order or "
