@@ -1,5 +1,6 @@
 """The adapter for confluent-kafka, which uses librdkafka."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -212,7 +213,8 @@ class ConfluentTransactional:
 
     def close(self) -> None:
         self._producer.purge()
-        self._producer.flush(1)
+        with contextlib.suppress(KafkaException):  # flush reports the error of a producer that was fenced
+            self._producer.flush(1)
 
 
 class Confluent:
