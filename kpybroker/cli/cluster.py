@@ -62,8 +62,9 @@ def check(bootstrap: options.Bootstrap = None, timeout: options.Timeout = None, 
     if not as_json:
         counts = {"broker": checked.brokers, "topic": checked.topics, "group": checked.groups}
         seen = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items())
-        if not checked.findings:
-            show_line(f"{seen}: nothing prevents kpybroker from serving them")
+        if not checked.is_prevented:
+            found_nothing = "nothing that was found" if checked.findings else "nothing"
+            show_line(f"{seen}: {found_nothing} prevents kpybroker from serving them")
         for level in dict.fromkeys(finding.level for finding in checked.findings):
             remark(f"{level}: {cluster_check.LEVELS[level]}")
         remark(cluster_check.CANNOT_KNOW)
