@@ -65,7 +65,7 @@ KAFKAS_OWN = re.compile(
     r"|Coordinator loader is closed|Stopped loading records from"  # it stops, or no longer leads, while it loads
     r"|The write event Timeout.*requests intended only for the leader"  # it no longer leads the group's partition
     r"|Error processing append operation .*\n.*OutOfOrderSequence"  # it was not the leader yet for an earlier request
-    r"|Exception when handling request .*\n.*ErrorMeter"  # it answers a request while it stops
+    r"|(?:Exception when|Unexpected error) handling request .*\n.*ErrorMeter"  # it answers a request while it stops
     r"|no such share session found"  # the share consumer's session ended with the broker that had it
     r"|Write request leader epoch is smaller|Unable to perform write state RPC .* epoch in the request is older"
     r"|Failed to write the share group state .*\n.*NotLeaderOrFollower|No share partition found .* while releasing"
