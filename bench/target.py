@@ -115,7 +115,9 @@ class ClusterTarget(Target):
         return sum(Target(self.name, "", node.pid).resident_bytes() for node in self.nodes.nodes.values())
 
     def placed(self, partitions: int) -> dict[str, Any]:
-        return {"replica_assignment": [list(self.brokers)] * partitions} if self.brokers else super().placed(partitions)
+        if self.brokers:
+            return {"replica_assignment": [list(self.brokers)] * partitions}
+        return Target.placed(self, partitions)  # super() does not know a class with slots that was made anew
 
     def leading(self, topic: str) -> Target:
         node = self.nodes.nodes[self.nodes.leader_of(topic, 0)]

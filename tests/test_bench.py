@@ -20,7 +20,7 @@ from bench.mixed_cluster import ALONE, BY_KAFKA, BY_KPYBROKER, FAILURES, NODES, 
 from bench.noise import KERNEL_THREAD, OTHERS_MAX, STOLEN_MAX, CpuTime, Noise, Slice, cpu_time, quietest
 from bench.report import of_load
 from bench.stalls import Stalls
-from bench.target import Cost, Cpu
+from bench.target import ClusterTarget, Cost, Cpu, Target
 
 HZ = os.sysconf("SC_CLK_TCK")
 shares = st.floats(0, 1)
@@ -280,3 +280,9 @@ def test_the_picture_has_every_row_and_every_commit(tmp_path: Path) -> None:
 def test_the_picture_has_a_limit_of_runs(tmp_path: Path) -> None:
     runs = [made(f"{number:08x}", ["a"]) for number in range(plot.RUNS_MAX + 5)]
     assert plot.of_one_machine(runs) == runs[5:]
+
+
+def test_where_the_replicas_of_a_new_topic_are() -> None:
+    assert Target("kafka", "", 0).placed(2) == {"replication_factor": 1}
+    assert ClusterTarget("kafka", "", 0, replicas=3).placed(2) == {"replication_factor": 3}
+    assert ClusterTarget("kafka", "", 0, replicas=3, brokers=(2, 1)).placed(2) == {"replica_assignment": [[2, 1]] * 2}

@@ -22,6 +22,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/benchmarks.md", "docs/protocol.md", "docs/spark.md")
 TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
 SECTIONS = dict(re.findall(r"<!-- (\w+) -->\n(.*?)<!-- /\1 -->", "".join(TEXTS.values()), re.DOTALL))
+TABLES = ("compiled", "bench")
+"""The tables of `python -m bench`: of the compiled build, and of all loads."""
 SPEED_ROWS = 10
 VERDICTS = ("goal", "held", "", "SHORT")
 ROUNDING = 0.006
@@ -43,9 +45,8 @@ def printed_by(*module: str) -> str:
 def test_every_mark_encloses_content() -> None:
     opened = [mark for text in TEXTS.values() for mark in re.findall(r"<!-- (/?\w+) -->", text)]
     assert opened == [mark for name in SECTIONS for mark in (name, f"/{name}")]
-    assert set(SECTIONS) == {"api", "bench", "clients", "demo", "figures", "fixtures", "laptop", "security", "speed"}, (
-        "one that has no test"
-    )
+    tested = {"api", "clients", "demo", "figures", "fixtures", "laptop", "security", "speed", *TABLES}
+    assert set(SECTIONS) == tested, "one that has no test"
     assert all(text.strip() for text in SECTIONS.values())
 
 
@@ -66,8 +67,9 @@ def figure(text: str) -> float:
     return float(text.split(" ")[0].replace(",", ""))
 
 
-def test_the_figures_match_the_current_loads_and_floors() -> None:
-    heading, *rows = table_of(SECTIONS["bench"])
+@pytest.mark.parametrize("table", TABLES)
+def test_the_figures_match_the_current_loads_and_floors(table: str) -> None:
+    heading, *rows = table_of(SECTIONS[table])
     assert tuple(heading) == HEADINGS
     assert rows
     cases = [case.measures for family in FAMILIES for case in family.cases()]
@@ -88,7 +90,8 @@ def test_the_readme_shows_rows_of_the_whole_table() -> None:
     columns = len(heading)
     assert tuple(heading) == HEADINGS[:columns]
     assert len(rows) == SPEED_ROWS
-    assert all(row in [whole[:columns] for whole in table_of(SECTIONS["bench"])] for row in rows)
+    whole = {row[0]: row[:columns] for table in reversed(TABLES) for row in table_of(SECTIONS[table])}
+    assert all(row == whole[row[0]] for row in rows), "the rows of the compiled build, where it was measured"
 
 
 def test_the_readme_shows_medians_of_the_fixtures() -> None:
@@ -124,8 +127,9 @@ def verdict_of(measure: Measure, value: float) -> str:
 @pytest.mark.parametrize(
     "word", [r"\d{4}-\d\d-\d\d", r"\d+ (cores|×)", r"\d+ GB", "CPython 3", re.escape(KAFKA_VERSION)]
 )
-def test_the_figures_state_their_date_and_machine(word: str) -> None:
-    assert re.search(word, SECTIONS["bench"])
+@pytest.mark.parametrize("table", TABLES)
+def test_the_figures_state_their_date_and_machine(table: str, word: str) -> None:
+    assert re.search(word, SECTIONS[table])
 
 
 @pytest.mark.slow
