@@ -66,16 +66,17 @@ def test_both_kinds_keep_the_last_record_of_each_key(controller: str) -> None:
         admin.create_topics([topic], operation_timeout=30)[TOPIC].result(30)
         written: list[Kept] = [{}, {}]
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0, **QUIET})
+        now_ms = int(time.time() * 1000)
         for _ in range(ROUNDS):
             for index in (0, 1):
                 for key, value in writes(chance):
                     written[index][len(written[index])] = key, value
-                    producer.produce(TOPIC, value, key, index)
+                    producer.produce(TOPIC, value, key, index, timestamp=now_ms)
             assert producer.flush(60) == 0
-            time.sleep(int(CONFIG["segment.ms"]) / 1000 + 0.1)  # so that the next record begins a new segment
+            now_ms += 2 * int(CONFIG["segment.ms"])  # so that the next record begins a new segment
         for index in (0, 1):
             written[index][len(written[index])] = b"last", b""
-            producer.produce(TOPIC, b"", b"last", index)
+            producer.produce(TOPIC, b"", b"last", index, timestamp=now_ms)
         assert producer.flush(60) == 0
         for node_id in cluster.nodes:
             for index, wrote in enumerate(written):
