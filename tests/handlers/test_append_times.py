@@ -97,7 +97,7 @@ def test_a_validated_batch_is_not_validated_again(configs: dict[str, str], with_
         request = to_all("t")
         found: Validated = {}
         slices = sum(1 for _ in validating_all(node.broker, CALL, to_all("t"), {}))
-        assert slices >= COUNT
+        assert slices >= COUNT - 1, "one ends before each batch but the first"
         begun = validating_all(node.broker, CALL, request, found)
         for _ in range(slices - 3):
             next(begun)

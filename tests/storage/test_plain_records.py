@@ -19,14 +19,14 @@ from kpybroker.storage.compaction.plain_records import IN_PLACE_BYTES, LARGE_BYT
 from kpybroker.storage.log.log import Log
 from kpybroker.wire.records.batch import Batch, Record, encode_batch, read_records
 from kpybroker.wire.records.compression import Codec
-from kpybroker.wire.records.decompressed import PIECE_BYTES
+from kpybroker.wire.records.decompressed import READ_BYTES
 from kpybroker.wire.records.record_removal import delete_horizon_ms
 from tests.storage.compacting import COMPACT, LIMITS, append, batches_of, clean, opened, records_of, table
 
 pytestmark = pytest.mark.slow
 
 UNPACKS = {"read", "decompress", "decompress_into", "decompress_raw"}
-"""The names of functions that decompress PIECE_BYTES at a time."""
+"""The names of functions that decompress READ_BYTES at a time."""
 LONG_WORK = UNPACKS | {"digest", "compress", "compress_raw"}
 LARGE = replace(COMPACT, segment_bytes=1 << 20, max_message_bytes=1 << 30)
 
@@ -72,7 +72,7 @@ def test_the_loop_decompresses_one_piece_of_a_large_batch(codec: Codec, size: in
     log = filled(tmp_path, *batches)
     turns = calls_on_the_loop(log)
     made = max(sum(turn[name] for name in UNPACKS) for turn in turns)
-    assert made <= IN_PLACE_BYTES // PIECE_BYTES + 1
+    assert made <= IN_PLACE_BYTES // READ_BYTES + 1
     assert [record.offset for record in records_of(log)] == [2, 3, 4]
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.compression import LZ4_DEFAULT_LEVEL, Codec, clients_pieces, compress, decompress
-from kpybroker.wire.records.decompressed import PIECE_BYTES, at_once
+from kpybroker.wire.records.decompressed import READ_BYTES, at_once
 
 codecs = st.sampled_from(Codec)
 PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -123,7 +123,7 @@ def test_one_lz4_frame_of_independent_blocks_is_accepted_with_any_flags() -> Non
 
 
 @pytest.mark.parametrize("level", [None, 9, 1, 12])
-@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES])
+@pytest.mark.parametrize("size", [0, 1, READ_BYTES - 1, READ_BYTES, READ_BYTES + 1, 5 * READ_BYTES])
 def test_lz4_is_compressed_in_pieces(level: int | None, size: int) -> None:
     """The library holds the interpreter's lock while it compresses a piece. Other threads run between two pieces."""
     plain, pieces_made = bytes(range(256)) * (size // 256) + b"x" * (size % 256), 0
@@ -138,7 +138,7 @@ def test_lz4_is_compressed_in_pieces(level: int | None, size: int) -> None:
     finally:
         sys.setprofile(None)
     assert bytes(decompress(Codec.LZ4, packed, size)) == plain
-    assert pieces_made == -(-size // PIECE_BYTES)
+    assert pieces_made == -(-size // READ_BYTES)
     whole = cramjam.lz4.Compressor(level=1 if level in (None, 9) else level, content_checksum=False, block_linked=False)
     whole.compress(plain)
     assert packed == bytes(whole.finish()), "the same frame as from one call"

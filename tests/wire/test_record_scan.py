@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, put_varint, read_records
+from kpybroker.wire.records.decompressed import PIECE_BYTES
 from kpybroker.wire.records.record_scan import BLAMED_LIMIT, SLICE_RECORDS, Walk, walk, walk_through
 from kpybroker.wire.records.record_search import TimeWalk
 from kpybroker.wire.records.small_batches import are_sound, is_sole_record
@@ -163,6 +165,23 @@ def test_a_slice_is_bounded() -> None:
     body = many.view[HEADER_BYTES:]
     pieces = (body[at : at + 1000] for at in range(0, len(body), 1000))
     assert sum(1 for _ in walk_through(Walk(-EVER, EVER), pieces, 1)) >= 200
+
+
+@pytest.mark.parametrize("value_bytes", [1000, 70_000, 2_000_000])
+def test_a_slice_reads_one_piece(value_bytes: int) -> None:
+    count = 4_000_000 // value_bytes
+    body = batch_of([Record(0, 7, b"k", bytes(value_bytes))] * count).view[HEADER_BYTES:]
+    read: list[int] = []
+
+    def noted() -> Iterator[memoryview]:
+        for at in range(0, len(body), PIECE_BYTES):
+            read.append(at)
+            yield body[at : at + PIECE_BYTES]
+
+    seen = [0, *(len(read) for _ in walk_through(Walk(-EVER, EVER), noted(), count)), len(read)]
+    assert {after - before for before, after in pairwise(seen)} <= {0, 1}
+    if count <= SLICE_RECORDS:
+        assert len(seen) <= len(read) + 2, "and not less"
 
 
 @given(records, st.integers(0, 8), st.none() | st.integers(0, 300))

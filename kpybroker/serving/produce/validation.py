@@ -128,6 +128,9 @@ def validating_all(broker: Broker, call: Call, request: Request, found: Validate
                 continue
             if len(batches) > 1:
                 continue
+            if done >= SLICE_RECORDS:
+                done = 0
+                yield nothing_open
             (batch,) = batches
             settings = log.settings
             is_special = settings.delivery_scheduled or batch.producer_id == DELIVERY_PRODUCER
@@ -136,9 +139,8 @@ def validating_all(broker: Broker, call: Call, request: Request, found: Validate
             else:
                 found[id(data)] = _with_sound_header(batch, settings, broker.world.wall_ms())
             done += batch.record_count + batch.size_bytes // BYTES_A_RECORD
-            if done >= SLICE_RECORDS or found[id(data)] is not batch:  # otherwise the batch took an unknown time
-                done = 0
-                yield nothing_open
+            if found[id(data)] is not batch:  # it took an unknown time
+                done = SLICE_RECORDS
     return found
 
 

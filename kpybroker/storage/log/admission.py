@@ -15,7 +15,6 @@ from kpybroker.config.log_settings import LONG_MAX
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.log.reencoding import (
     LOG_APPEND_TIME_TYPE,
-    PLAIN_PIECE_BYTES,
     RECORD_BYTES_MIN,
     RECORDS_LIMIT,
     Opening,
@@ -26,6 +25,7 @@ from kpybroker.storage.log.reencoding import (
 from kpybroker.wire.records.batch import CODEC_MASK, CONTROL, CRC_FROM, HEADER_BYTES, LOG_APPEND_TIME, Batch
 from kpybroker.wire.records.checksum import crc32c
 from kpybroker.wire.records.compression import CODEC_BY_NAME, Codec
+from kpybroker.wire.records.decompressed import PIECE_BYTES
 from kpybroker.wire.records.record_scan import SLICE_RECORDS
 from kpybroker.wire.records.small_batches import are_sound, is_sole_record
 
@@ -133,7 +133,7 @@ def needs_no_walk(batch: Batch, settings: LogSettings) -> bool:
     count, newest = batch.record_count, batch.max_timestamp - batch.base_timestamp
     if batch.attributes & CODEC_MASK:
         return False
-    if count > SLICE_RECORDS or batch.size_bytes > PLAIN_PIECE_BYTES:
+    if count > SLICE_RECORDS or batch.size_bytes > PIECE_BYTES:
         return False
     plain = bytes(batch.view[HEADER_BYTES:])
     if count == 1:

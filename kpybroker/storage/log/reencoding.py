@@ -16,7 +16,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.storage.log.slices import Work
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, with_body
 from kpybroker.wire.records.compression import LZ4_DEFAULT_LEVEL, Codec, clients_pieces, compress, stored_pieces
-from kpybroker.wire.records.decompressed import Load, Part
+from kpybroker.wire.records.decompressed import PIECE_BYTES, Load, Part
 from kpybroker.wire.records.record_scan import Walk, walk_through
 
 RECORDS_LIMIT = 1 << 20
@@ -34,8 +34,6 @@ COMPRESSED_ON_LOOP_BYTES = 64 << 10
 SLOWLY_ON_LOOP_BYTES = 8 << 10
 """The maximum number of bytes that are compressed at once on the event loop, in one to three milliseconds.
 SLOWLY_ON_LOOP_BYTES applies to slow compression levels."""
-PLAIN_PIECE_BYTES = 64 << 10
-"""An uncompressed batch is scanned in pieces of this size."""
 RECORD_BYTES_MIN = 7
 """The size of the smallest record: length, attributes, two deltas, null key, null value and no headers."""
 LOG_APPEND_TIME_TYPE = "LogAppendTime"
@@ -113,9 +111,9 @@ def plain_pieces(
     body, codec = batch.view[HEADER_BYTES:], batch.codec
     if codec:
         return decompressed(codec, body, limit_bytes)
-    if len(body) <= PLAIN_PIECE_BYTES:
+    if len(body) <= PIECE_BYTES:
         return (body,)
-    return (body[at : at + PLAIN_PIECE_BYTES] for at in range(0, len(body), PLAIN_PIECE_BYTES))
+    return (body[at : at + PIECE_BYTES] for at in range(0, len(body), PIECE_BYTES))
 
 
 def compressed_on_loop_bytes(codec: int, level: int | None) -> int:

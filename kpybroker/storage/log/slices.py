@@ -28,10 +28,10 @@ AT_ONCE = SHORT_AT_ONCE + MIDDLING_AT_ONCE + LONG_AT_ONCE
 """The maximum number of concurrent works. Each may use the window of a decompressor, or all bytes that snappy has
 decompressed."""
 SHORT_SLICES = 64
-"""A work that needs more slices starts again in a middling place. The limit is 4 MB of decompressed bytes, or 64,000
+"""A work that needs more slices starts again in a middling place. The limit is 16 MB of uncompressed bytes, or 64,000
 records."""
 MIDDLING_SLICES = 512
-"""A work that needs more slices starts again in a long place. The limit is 32 MB of decompressed bytes, or 512,000
+"""A work that needs more slices starts again in a long place. The limit is 128 MB of uncompressed bytes, or 512,000
 records."""
 WAITING_LIMIT = 10_000
 """The maximum number of works that wait for a place of one kind."""

@@ -16,7 +16,7 @@ from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records import lz4_frames, zstd_frames
 from kpybroker.wire.records.decompressed import (
     IN_PLACE_BYTES,
-    PIECE_BYTES,
+    READ_BYTES,
     Part,
     Pieces,
     at_once,
@@ -80,8 +80,8 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
             level = _LZ4_FAST if level in (None, LZ4_DEFAULT_LEVEL) else level
             frame = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
             with memoryview(data) as view:
-                for at in range(0, len(view), PIECE_BYTES):  # in pieces, because a call holds the interpreter's lock
-                    frame.compress(bytes(view[at : at + PIECE_BYTES]))
+                for at in range(0, len(view), READ_BYTES):  # in pieces, because a call holds the interpreter's lock
+                    frame.compress(bytes(view[at : at + READ_BYTES]))
             return bytes(frame.finish())
         case Codec.ZSTD:
             import zstandard
@@ -130,7 +130,7 @@ def whole_bytes(codec: int, data: Buffer) -> int:
             return lz4_frames.largest_part_bytes(bytes(data))
         case Codec.SNAPPY:
             return max((size for _, size in _snappy_blocks(bytes(data))), default=0)
-    return PIECE_BYTES
+    return READ_BYTES
 
 
 def stored_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
@@ -165,18 +165,18 @@ def clients_pieces(codec: int, data: Buffer, limit_bytes: int) -> Pieces:
 
 def _gzip_pieces(data: Buffer, limit_bytes: int) -> Iterator[bytes]:
     left = limit_bytes
-    at, size = 0, PIECE_BYTES
+    at, size = 0, READ_BYTES
     while True:
         member = zlib.decompressobj(31)
         while not member.eof:
             rest: Buffer = data[at : at + size]
             at += len(rest)
-            size = min(2 * size, PIECE_BYTES)
+            size = min(2 * size, READ_BYTES)
             if not rest:
                 raise corrupt("gzip", "truncated")
             while rest and not member.eof:
                 try:
-                    part = member.decompress(rest, min(left + 1, PIECE_BYTES))
+                    part = member.decompress(rest, min(left + 1, READ_BYTES))
                 except zlib.error as error:
                     raise corrupt("gzip", error) from error
                 rest = member.unconsumed_tail
@@ -275,7 +275,7 @@ def _zstd_pieces(data: Buffer, limit_bytes: int) -> Iterator[bytes]:
     left = limit_bytes
     try:
         with unpacker.stream_reader(data, read_across_frames=True) as reader:
-            while part := reader.read(min(left + 1, PIECE_BYTES)):
+            while part := reader.read(min(left + 1, READ_BYTES)):
                 left -= len(part)
                 if left < 0:
                     raise too_large(limit_bytes)

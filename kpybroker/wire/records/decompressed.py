@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from kpybroker.errors import ErrorCode, KafkaError
 
-PIECE_BYTES = 64 << 10
-"""The largest piece."""
+PIECE_BYTES = 256 << 10
+"""The largest piece. A piece of this size takes a millisecond at most, and much longer than letting other tasks run."""
+READ_BYTES = 64 << 10
+"""The most bytes that one call of a decompressor returns, because it may hold the interpreter's lock."""
 IN_PLACE_BYTES = 1 << 20
 """The largest part that is decompressed on the calling thread. A Load decompresses larger parts."""
 STEPS_A_PIECE = 250
@@ -52,13 +54,14 @@ def even(source: Iterable[Part | Load], limit_bytes: int) -> Pieces:
         yield from _cut(kept)
 
 
-def _cut(kept: list[Part]) -> Iterator[bytes]:
+def _cut(kept: list[Part]) -> Iterator[Part]:
     plain = kept[0] if len(kept) == 1 else b"".join(kept)
     if len(plain) <= PIECE_BYTES:
-        yield bytes(plain)
+        yield plain
         return
+    view = memoryview(plain)
     for at in range(0, len(plain), PIECE_BYTES):
-        yield bytes(plain[at : at + PIECE_BYTES])
+        yield view[at : at + PIECE_BYTES]
 
 
 def loaded(made: Callable[[], Part], bound_bytes: int) -> Pieces:

@@ -41,10 +41,11 @@ class Walking(Protocol):
         """Whether the remaining records need not be scanned."""
 
 
-def next_piece(left: Iterator[Part | Load]) -> Generator[Load | None, Any, bytes | None]:
+def next_piece(left: Iterator[Part | Load]) -> Generator[Load | None, Any, Part | None]:
+    """The next piece; None if there is none."""
     for each in left:
         if isinstance(each, Part):
-            return bytes(each)
+            return each
         yield each
     return None
 
@@ -102,7 +103,6 @@ class LargeRecord:
         while len(self.plain) - self.at < needed:
             self.plain = self.plain[self.at :] + (yield from self._next())
             self.at = 0
-            yield None
         before = self.at
         try:
             value, self.at = (long_varint if is_long else varint)(self.plain, before)
@@ -128,11 +128,11 @@ class LargeRecord:
         while (here := len(self.plain) - self.at) < size:
             size -= here
             self.plain, self.at = (yield from self._next()), 0
-            yield None
         self.at += size
 
     def _next(self) -> Generator[Load | None, Any, bytes]:
+        yield None
         more = yield from next_piece(self._left)
         if more is None:
             raise KafkaError(ErrorCode.INVALID_RECORD, f"record {self._index} is incomplete")
-        return more
+        return bytes(more)

@@ -185,6 +185,7 @@ def walk_through(found: Walking, pieces: Iterable[Part | Load], count: int) -> S
     left = iter(pieces)
     plain = b""
     at = 0
+    is_first = True
     while True:
         before = found.seen
         try:
@@ -202,17 +203,19 @@ def walk_through(found: Walking, pieces: Iterable[Part | Load], count: int) -> S
             yield from record.walk_over(found)
             plain, at = record.plain, record.at
         else:
+            if not is_first:
+                yield None
+            is_first = False
             more = yield from next_piece(left)
             if more is None:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"fewer than {count} records in the batch")
-            plain = plain[at:] + more
+            plain = bytes(more) if at == len(plain) else b"".join((plain[at:], more))
             at = 0
-            yield None
     yield from _nothing_follows(plain, at, left)
 
 
 def _nothing_follows(plain: bytes, at: int, left: Iterator[Part | Load]) -> Slices:
-    more: bytes | None = plain[at:]
+    more: Part | None = plain[at:]
     while more is not None:
         if more:
             raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(more)} bytes after the last record")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kpybroker.wire.records.decompressed import PIECE_BYTES, corrupt
+from kpybroker.wire.records.decompressed import READ_BYTES, corrupt
 
 WINDOW_BYTES_MAX = 1 << 27
 """The largest window that Java's consumer accepts."""
@@ -67,7 +67,7 @@ def _steps(data: bytes, at: int, magic: int) -> Iterator[int]:
         if word & 1:
             yield _within(data, at + (4 if flags & _CHECKSUM else 0))
             return
-        if bound >= PIECE_BYTES or count >= FEW_BLOCKS:
+        if bound >= READ_BYTES or count >= FEW_BLOCKS:
             yield at
             bound = count = 0
 
