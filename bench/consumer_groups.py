@@ -12,7 +12,7 @@ from bench.raw import HEADER_BYTES, Connection, frame
 from bench.target import Target
 from kpybroker.errors import ErrorCode
 from kpybroker.wire.codec.codec import parse
-from kpybroker.wire.rpc import consumer_group_heartbeat
+from kpybroker.wire.rpc import consumer_group_heartbeat, incremental_alter_configs
 
 MEMBERS = 200
 GROUPS = 3
@@ -20,6 +20,7 @@ KEY, VERSION = 68, 1
 BEAT_S = 0.02
 """Interval of heartbeats without changes; stock clients use the broker's setting, five seconds."""
 LEAVING = -1
+GROUP_RESOURCE = 32
 
 
 class Member:
@@ -75,14 +76,15 @@ class Member:
 
 
 class Join(Case):
-    """Time from the first heartbeat until each member owns one partition in the same epoch."""
+    """Time from the first heartbeat until each member owns one partition in the same epoch. The group has no assignment
+    interval: with the default of a second, the first member owns all partitions until it has passed."""
 
     family = "groups"
     name = "consumer-group-join"
     measures = (
         Measure(
             "consumer-group-join.ms",
-            f"{MEMBERS} members join one group of the consumer protocol: time until it is stable",
+            f"{MEMBERS} members join one group of the consumer protocol: time until each has a partition",
             "ms",
             Better.LOWER,
             1.0,
@@ -110,16 +112,30 @@ class Join(Case):
     def _join(self, target: Target) -> tuple[float, float]:
         group = fresh_name(self.name)
         find_coordinator_of(target, group)
+        _assign_at_once(target, group)
         members = [Member(Connection(target), group, self.topics[target.name]) for _ in range(MEMBERS)]
         return timed_join(members, _stable, _leave, BEAT_S)
 
 
+def _assign_at_once(target: Target, group: str) -> None:
+    """Let every change of the group lead to a new assignment."""
+    setting = incremental_alter_configs.AlterableConfig(name="consumer.assignment.interval.ms", value="0")
+    resource = incremental_alter_configs.AlterConfigsResource(
+        resource_type=GROUP_RESOURCE, resource_name=group, configs=[setting]
+    )
+    request = incremental_alter_configs.Request(resources=[resource])
+    with Connection(target) as connection:
+        (response,) = connection.ask(44, 1, request, incremental_alter_configs.Response).responses
+    if response.error_code:
+        raise LoadError(f"{target.name} refused a setting of a group: {ErrorCode(response.error_code).name}")
+
+
 def _stable(members: Sequence[Member]) -> bool:
-    """Whether every partition has exactly one owner, and all members are in one epoch."""
+    """Whether each member owns one partition that no other member owns, and all members are in one epoch."""
     if len({member.epoch for member in members}) > 1:
         return False
-    owned = [partition for member in members for partition in member.partitions]
-    return len(owned) == MEMBERS and len(set(owned)) == MEMBERS
+    owned = [tuple(member.partitions) for member in members]
+    return len(set(owned)) == MEMBERS and all(len(each) == 1 for each in owned)
 
 
 def _leave(members: Sequence[Member]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from kpybroker.topics import TopicIdPartition
 
@@ -21,13 +20,21 @@ PASSES = 8
 """The most passes that level the counts of members with different subscriptions."""
 
 
-class MemberSubscription(NamedTuple):
-    """The subscription of one member, and its previous target assignment."""
+class MemberSubscription:
+    """The subscription of one member, and its previous target assignment. `topics` are ids; topics without partitions
+    are ignored."""
 
-    topics: Collection[bytes]
-    """Topic ids; topics without partitions are ignored."""
-    target: frozenset[TopicIdPartition] = frozenset()
-    instance_id: str | None = None
+    __slots__ = ("instance_id", "target", "topics")
+
+    def __init__(
+        self,
+        topics: Collection[bytes],
+        target: frozenset[TopicIdPartition] = frozenset(),
+        instance_id: str | None = None,
+    ) -> None:
+        self.topics = topics
+        self.target = target
+        self.instance_id = instance_id
 
 
 Assignor = Callable[[Mapping[str, MemberSubscription], Mapping[bytes, int]], GroupAssignment]
@@ -37,6 +44,11 @@ Assignor = Callable[[Mapping[str, MemberSubscription], Mapping[bytes, int]], Gro
 def uniform(wishes: Mapping[str, MemberSubscription], partitions: Mapping[bytes, int]) -> GroupAssignment:
     """Spread partitions evenly, with few moves."""
     members = sorted(wishes)
+    if not members:
+        return {}
+    topics = wishes[members[0]].topics
+    if all(wish.topics == topics for wish in wishes.values()):
+        return _divide(members, wishes, {(each, index) for each in topics for index in range(partitions.get(each, 0))})
     held: list[set[TopicIdPartition]] = [set() for _ in members]
     taken: set[TopicIdPartition] = set()
     for at, member_id in enumerate(members):
@@ -47,14 +59,11 @@ def uniform(wishes: Mapping[str, MemberSubscription], partitions: Mapping[bytes,
                 taken.add(place)
                 held[at].add(place)
     classes = _classes([wishes[member_id].topics for member_id in members], partitions)
-    if len(classes) == 1:
-        _divide(held, *classes[0], partitions)
-    else:
-        for subscribers, topics in classes:
-            _give_out(held, subscribers, topics, partitions, taken)
-        for _ in range(PASSES):
-            if not sum(_level(held, subscribers, frozenset(topics)) for subscribers, topics in classes):
-                break
+    for subscribers, shared in classes:
+        _give_out(held, subscribers, shared, partitions, taken)
+    for _ in range(PASSES):
+        if not sum(_level(held, subscribers, frozenset(shared)) for subscribers, shared in classes):
+            break
     return {member_id: frozenset(held[at]) for at, member_id in enumerate(members)}
 
 
@@ -75,26 +84,29 @@ def _classes(
 
 
 def _divide(
-    held: list[set[TopicIdPartition]],
-    subscribers: tuple[int, ...],
-    topics: list[bytes],
-    partitions: Mapping[bytes, int],
-) -> None:
-    """Divide partitions among members with the same subscription. Each member keeps its partitions up to an even share,
-    and receives partitions if it has fewer."""
-    free = {(topic, partition) for topic in topics for partition in range(partitions[topic])}
-    share, more = divmod(len(free), len(subscribers))
-    for at in subscribers:
-        keeps = share + (more > 0 and len(held[at]) > share)
+    members: Sequence[str], wishes: Mapping[str, MemberSubscription], free: set[TopicIdPartition]
+) -> GroupAssignment:
+    """Divide the partitions `free` among members with the same subscription. Each member keeps its partitions up to an
+    even share, and receives partitions if it has fewer."""
+    share, more = divmod(len(free), len(members))
+    plan: GroupAssignment = {}
+    for member_id in members:
+        kept = wishes[member_id].target & free
+        keeps = share + (more > 0 and len(kept) > share)
         more -= keeps > share
-        held[at] = set(sorted(held[at])[:keeps])
-        free -= held[at]
+        if len(kept) > keeps:
+            kept = frozenset(sorted(kept)[:keeps])
+        free -= kept
+        plan[member_id] = kept
     left = iter(sorted(free))
-    for at in subscribers:
-        missing = share - len(held[at])
+    for member_id in members:
+        kept = plan[member_id]
+        missing = share - len(kept)
         if missing >= 0 and more > 0:
             missing, more = missing + 1, more - 1
-        held[at].update(islice(left, max(missing, 0)))
+        if missing > 0:
+            plan[member_id] = kept.union(islice(left, missing))
+    return plan
 
 
 def _give_out(

@@ -135,7 +135,10 @@ class Transitions:
         topics = self.image().readable
         is_due = may_describe is not None and group.tried_at_ms is not None
         is_due = is_due and now_ms >= (group.tried_at_ms or 0) + self.settings.consumer_regex_refresh_interval_ms
-        if (group.tried is topics and not is_due) or not any(group.regexes()):
+        if group.tried is topics and not is_due:
+            return
+        if not any(group.regexes()):
+            group.tried_on(topics, None)
             return
         if group.tried is None or group.tried.keys() != topics.keys():
             again_ms = now_ms if group.resolved_at_ms is None else group.resolved_at_ms + RESOLVE_AGAIN_MS
@@ -199,16 +202,17 @@ class Transitions:
         assert group.decided_at_ms is not None
         if step.now_ms < group.decided_at_ms + interval_ms:
             return
-        partitions = self.partitions(group.topics())
-        ids: dict[frozenset[str], frozenset[bytes]] = {}
+        partitions: dict[bytes, int] = {}
+        ids: dict[tuple[tuple[str, ...], str], frozenset[bytes]] = {}
         wishes = {}
         for member_id, member in group.members.items():
-            names = group.wanted(member)
-            if names not in ids:
-                ids[names] = frozenset(self.partitions(names))
-            wishes[member_id] = MemberSubscription(
-                ids[names], group.targets.get(member_id, NOTHING), member.instance_id
-            )
+            subscription = member.names, member.regex
+            topics = ids.get(subscription)
+            if topics is None:
+                found = self.partitions(group.wanted(member))
+                partitions.update(found)
+                topics = ids[subscription] = frozenset(found)
+            wishes[member_id] = MemberSubscription(topics, group.targets.get(member_id, NOTHING), member.instance_id)
         plan = ASSIGNORS[self.assignor(group)](wishes, partitions)
         for member_id, target in plan.items():
             if group.targets.get(member_id, NOTHING) != target:
