@@ -142,12 +142,14 @@ class Reply:
             return
         self.done = True
         self.response = response
-        if self._ready is not None:
-            self._ready()
+        ready, self._ready = self._ready, None  # `ready` may hold this reply: no cycle is left for the collector
+        if ready is not None:
+            ready()
 
     def discard(self) -> None:
         """Mark the reply as done without a response, so that none is sent."""
         self.done = True
+        self._ready = None
 
     def give_way(self) -> None:
         """Called when another request waits for this one. Completes the reply at once if the protocol allows that; by
@@ -207,7 +209,7 @@ class TaskReply(Reply):
             self.followed.give_way()
 
     def abandon(self) -> None:
-        self.done = True
+        self.discard()
         if self.task is not None:
             self.task.cancel()
         if self.followed is not None:

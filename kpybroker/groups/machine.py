@@ -104,7 +104,7 @@ class GroupMachine:
         try:
             self._decisions[type(command)](ticket, command, step)
         except KafkaError as refusal:
-            step.answer(ticket, refusal)
+            step.answer(ticket, refusal.with_traceback(None))  # which would hold the step, and thus this answer
         self._unapplied = len(step.records)
         return step.outcome()
 

@@ -94,7 +94,8 @@ class Runner:
             finally:
                 self.abandon(ticket)
         if isinstance(answer, KafkaError):
-            raise answer
+            # a copy, because its traceback holds this frame, and thus the answer
+            raise KafkaError(answer.code, answer.message, answer.records)
         return answer
 
     def submit(self, command: Any, timeout_ms: int, done: Callable[[Answer], None]) -> Ticket | None:
@@ -199,7 +200,8 @@ class Runner:
         try:
             outcome = self.machine.decide(ticket, command, Moment(self._clock.now_ms(), self.world.wall_ms()))
         except KafkaError as refusal:
-            outcome = Outcome(answers=[(ticket, refusal)])
+            # without its traceback, which holds this frame, and thus the answer itself
+            outcome = Outcome(answers=[(ticket, refusal.with_traceback(None))])
         except Exception as bug:
             if not is_asked:
                 raise

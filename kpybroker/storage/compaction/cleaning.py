@@ -93,6 +93,7 @@ class Cleaning:
         return end
 
     async def _let_go(self) -> None:
+        self._segments = []  # with their indexes, because `_turns` holds this object until the next collection
         for _ in self._map.let_go():
             await self._turns.step(STEP)
 
