@@ -63,6 +63,17 @@ def test_uniform_is_even_and_moves_no_more_than_necessary(
     assert lost == 0, "new partitions go to the member with the fewest"
 
 
+@given(some_partitions, some_partitions, some_members)
+def test_uniform_assigns_all_partitions_after_topics_have_changed(
+    before: dict[bytes, int], now: dict[bytes, int], members: list[str]
+) -> None:
+    topics = frozenset(TOPICS)
+    first = uniform({member_id: MemberSubscription(topics) for member_id in members}, before)
+    plan = uniform(wishes_of(first, topics), now)
+    assert owners(plan).keys() == {(topic, index) for topic, count in now.items() for index in range(count)}
+    assert_even(plan)
+
+
 def assert_even(plan: GroupAssignment) -> None:
     counts = [len(places) for places in plan.values()]
     assert not counts or max(counts) - min(counts) <= 1

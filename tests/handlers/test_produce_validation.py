@@ -14,11 +14,12 @@ import pytest
 
 from kpybroker.call import Call
 from kpybroker.client.peer import Peer
+from kpybroker.config import LogSettings
 from kpybroker.errors import ErrorCode
 from kpybroker.server.node import Node
 from kpybroker.serving.fair_loop import SLICE
 from kpybroker.serving.produce.reply import ProduceReply
-from kpybroker.serving.produce.validation import validating_all
+from kpybroker.serving.produce.validation import first_slices, validating_all
 from kpybroker.storage.log.slices import AT_ONCE, Work
 from kpybroker.wire.codec.parsing import ELEMENTS_AT_ONCE
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, read_records, split, with_body
@@ -53,6 +54,25 @@ def test_other_connections_are_served_while_a_batch_is_validated(codec: Codec, w
             answer = await first
         assert (answer.error_code, answer.base_offset) == (0, 1)
         assert node.broker.replication.hosting.leads("t", 0).log.end == 2 * MANY + 1
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_batch_of_the_default_size_is_validated_without_a_turn(codec: Codec, with_broker: WithBroker) -> None:
+    """message.max.bytes of records that are not tiny, as clients send them under load."""
+
+    async def scenario(peer: Peer, node: Node) -> None:
+        await make(peer, "t", 1)
+        limit_bytes = LogSettings().max_message_bytes
+        of = [Record(at, NOW_MS, None, bytes(limit_bytes // 600 - 30)) for at in range(600)]
+        assert limit_bytes - 20_000 < len(encode_batch(of)) <= limit_bytes
+        data = produce.PartitionProduceData(index=0, records=memoryview(encode_batch(of, codec=codec)))
+        request = produce.Request(topic_data=[produce.TopicProduceData(name="t", partition_data=[data])])
+        validated, step = first_slices(validating_all(node.broker, CALL, request, {}))
+        assert step is None
+        assert validated is not None
+        assert validated.keys() == {id(data)}
 
     with_broker(scenario)
 
