@@ -33,7 +33,7 @@ async def main() -> None:
     topics = [create_topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
     created = await peer.ask("CreateTopics", create_topics.Request(topics=topics, timeout_ms=30_000))
     assert [topic.error_code for topic in created.topics] == [0]
-    records = encode_batch([Record(0, 0, None, b"v", [])])
+    records = encode_batch([Record(0, 0, None, b"v")])
     rows = [produce.PartitionProduceData(index=0, records=records)]
     data = [produce.TopicProduceData(name="t", partition_data=rows)]
     told = await peer.ask("Produce", produce.Request(acks=-1, timeout_ms=30_000, topic_data=data), version=9)
