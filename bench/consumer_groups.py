@@ -10,6 +10,7 @@ from bench.joining import find_coordinator_of, timed_join
 from bench.measure import Better, Case, LoadError, Measure
 from bench.raw import HEADER_BYTES, Connection, frame
 from bench.target import Target
+from kpybroker.config.resource_type import ResourceType
 from kpybroker.errors import ErrorCode
 from kpybroker.wire.codec.codec import parse
 from kpybroker.wire.rpc import consumer_group_heartbeat, incremental_alter_configs
@@ -20,7 +21,6 @@ KEY, VERSION = 68, 1
 BEAT_S = 0.02
 """Interval of heartbeats without changes; stock clients use the broker's setting, five seconds."""
 LEAVING = -1
-GROUP_RESOURCE = 32
 
 
 class Member:
@@ -121,7 +121,7 @@ def _assign_at_once(target: Target, group: str) -> None:
     """Let every change of the group lead to a new assignment."""
     setting = incremental_alter_configs.AlterableConfig(name="consumer.assignment.interval.ms", value="0")
     resource = incremental_alter_configs.AlterConfigsResource(
-        resource_type=GROUP_RESOURCE, resource_name=group, configs=[setting]
+        resource_type=ResourceType.GROUP, resource_name=group, configs=[setting]
     )
     request = incremental_alter_configs.Request(resources=[resource])
     with Connection(target) as connection:
