@@ -48,6 +48,9 @@ VALUES = {
 """Values at and beyond the bounds. The broker refuses values that it cannot apply or that would shut out all clients.
 None of the values shortens logs or makes brokers refuse records of clients, because then no invariant could state which
 records must exist."""
+SLOW_DISK_VALUES = {"log.index.size.max.bytes": ("2147483647",)}
+"""The values on slow disks, where these replace those of `VALUES`. With a smaller index, a log begins a segment with
+each batch. That takes ten syncs, a third of a second on a slow disk, so that transactions exceed their timeout."""
 Setting = tuple[str, str]
 """The resource name, which is empty for the whole cluster, and the config name."""
 
@@ -67,7 +70,8 @@ class BrokerSettings(Actor):
     def start(self) -> None:
         nodes = [str(node.node_id) for node in self.run.setup.nodes]
         client = self.run.client("adjuster")
-        self.run.start(client, Adjuster(client, nodes, self))
+        values = VALUES | SLOW_DISK_VALUES if self.run.setup.syncs_slowly else VALUES
+        self.run.start(client, Adjuster(client, nodes, values, self))
 
     async def check(self, auditor: SimClient) -> None:
         """Check the settings. The settings of one broker are requested from that broker, as Kafka requires."""
@@ -98,16 +102,19 @@ class BrokerSettings(Actor):
 class Adjuster:
     """Changes random settings, one after another."""
 
-    def __init__(self, client: SimClient, nodes: list[str], settings: BrokerSettings) -> None:
+    def __init__(
+        self, client: SimClient, nodes: list[str], values: dict[str, tuple[str, ...]], settings: BrokerSettings
+    ) -> None:
         self._client = client
         self._nodes = nodes
+        self._values = values
         self._settings = settings
 
     async def run(self) -> None:
         client, settings = self._client, self._settings
         while not client.stopping:
-            key = client.random.choice(list(VALUES))
-            value, name = client.random.choice(VALUES[key]), client.random.choice(("", "", *self._nodes))
+            key = client.random.choice(list(self._values))
+            value, name = client.random.choice(self._values[key]), client.random.choice(("", "", *self._nodes))
             setting = name, key
             try:
                 await alter_config(client, ResourceType.BROKER, name, key, value)

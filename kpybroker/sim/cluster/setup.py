@@ -120,6 +120,11 @@ class Setup:
     actors: tuple[str, ...] = ()
     """Actors that take part (`actors/catalog.py`)."""
 
+    @property
+    def syncs_slowly(self) -> bool:
+        """Whether the disks are slow."""
+        return self.sync_s == SYNCS_S[-1]
+
 
 @dataclass(frozen=True)
 class TopicSetup:
