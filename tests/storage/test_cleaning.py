@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,18 @@ def test_the_newest_record_of_each_key_stays_at_its_offset(tmp_path: Path) -> No
     assert left(log) == [(1, b"1"), (3, b"3"), (4, b"1"), (5, b"x")]
     assert len(log.segments) == 2, "small neighbouring segments are merged"
     assert look(log, 5000) is None
+
+
+def test_replaced_segments_are_freed_without_a_full_collection(tmp_path: Path) -> None:
+    log = filled(tmp_path, *[keyed(("a", str(number))) for number in range(8)])
+    gc.collect()
+    gc.disable()
+    try:
+        clean(log, 5000)
+        kept = [one for one in gc.get_objects() if isinstance(one, Segment) and one.path.startswith(str(tmp_path))]
+    finally:
+        gc.enable()
+    assert len(kept) == len(log.segments) == 2
 
 
 def test_keys_of_any_length_are_distinguished(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class Cleaning:
         self._dirty = dirty
         self._limits = limits
         self._now_ms = now_ms
-        self._map = OffsetMap(limits.map_bytes)
+        self._map = OffsetMap(limits.map_bytes, dirty.first)
         self._segments = [dirty.log.segments[number] for number in range(dirty.segments)]
         self._generation = dirty.log.files.generation
         self._turns = CleaningTurns(dirty.log, self._check)

@@ -10,7 +10,7 @@ _NO_DELTA = -(1 << 63)
 
 
 class KeptRecords:
-    """The records of one batch that are kept. `newest` has the offsets of the keys.
+    """The records of one batch that are kept. `known` has the offsets of the keys.
 
     A record of a marker, and a record that the map does not cover, is always kept. Of the others, those are kept that
     are the newest of their key, except tombstones if `tombstones_go`.
@@ -19,7 +19,7 @@ class KeptRecords:
     __slots__ = (
         "_base_offset",
         "_is_control",
-        "_newest",
+        "_known",
         "_tombstones_go",
         "count",
         "has_tombstones",
@@ -27,10 +27,10 @@ class KeptRecords:
         "runs",
     )
 
-    def __init__(self, batch: Batch, newest: OffsetMap, *, tombstones_go: bool) -> None:
+    def __init__(self, batch: Batch, known: OffsetMap, *, tombstones_go: bool) -> None:
         self._base_offset = batch.base_offset
         self._is_control = batch.is_control
-        self._newest = newest
+        self._known = known
         self._tombstones_go = tombstones_go
         self.runs: list[list[int]] = []
         """Consecutive records: the position of their first byte, the position after their last byte, and their
@@ -42,11 +42,11 @@ class KeptRecords:
 
     def judge(self, found: list[Found]) -> None:
         """Add those of the next records of the batch that are kept."""
-        newest, runs, base_offset = self._newest, self.runs, self._base_offset
+        known, runs, base_offset = self._known, self.runs, self._base_offset
         for begin, end, delta, offset_delta, key, has_value in found:
             offset = base_offset + offset_delta
-            is_judged = offset <= newest.latest and not self._is_control
-            if is_judged and (key is None or offset < newest.newest(key) or (self._tombstones_go and not has_value)):
+            is_judged = offset <= known.latest and not self._is_control
+            if is_judged and (key is None or known.is_replaced(key, offset) or (self._tombstones_go and not has_value)):
                 continue
             self.count += 1
             if not has_value:
