@@ -65,7 +65,8 @@ def build(target: Path) -> None:
         )
         if sys.platform != "win32":
             for extension in extensions:
-                extension.extra_compile_args += SMALLER
+                # not +=, because the extensions share one list
+                extension.extra_compile_args = [*extension.extra_compile_args, *SMALLER]
         command = ParallelBuild(Distribution({"name": LIBRARY, "ext_modules": extensions}))
         command.build_lib, command.build_temp = str(target), f"{work}/objects"
         command.ensure_finalized()

@@ -20,8 +20,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from compiling.toolchain import NOT_WANTED, must_compile, why_not
 
 TIMEOUT_S = 1800
-FROM_COMPILER = re.compile(r": (fatal )?error( [A-Z]+\d+)?:")
+FROM_COMPILER = re.compile(r": (fatal |internal compiler )?error( [A-Z]+\d+)?:")
 """How gcc, clang, mypy, and with a number Visual Studio, mark an error."""
+CAUSE_CHARACTERS = 300
+"""The longest cause in the build's note. A command line of the compiler may have thousands of characters."""
 
 
 class CompilingHook(BuildHookInterface[Any]):
@@ -90,6 +92,11 @@ def compiled_note(extensions: Path) -> str:
 
 def cause(output: str) -> str:
     """The line of a failed compilation that tells most: the first error of mypyc or the C compiler, or else the last
-    line, which names the exception behind a traceback. Empty if there is no output."""
+    line, which names the exception behind a traceback. At most CAUSE_CHARACTERS, of which most are the end. Empty if
+    there is no output."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return next(filter(FROM_COMPILER.search, lines), lines[-1] if lines else "")
+    found = next(filter(FROM_COMPILER.search, lines), lines[-1] if lines else "")
+    if len(found) <= CAUSE_CHARACTERS:
+        return found
+    begin = CAUSE_CHARACTERS // 3
+    return f"{found[:begin]} ... {found[begin + 5 - CAUSE_CHARACTERS :]}"

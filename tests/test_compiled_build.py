@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from compiling.backend import MYPYC
-from compiling.hook import cause, compiled_note
+from compiling.hook import CAUSE_CHARACTERS, cause, compiled_note
 from compiling.toolchain import NOT_WANTED, why_not
 from compiling.unpacking import unpacked
 
@@ -356,11 +356,15 @@ def test_on_windows_a_compiler_is_what_visual_studio_has(tmp_path: Path, monkeyp
         ("a.c(1): fatal error C1083: no\nerror: cl failed", "a.c(1): fatal error C1083: no"),
         ("kpybroker/a.py:1: error: no  [misc]\n", "kpybroker/a.py:1: error: no  [misc]"),
         ("Traceback:\n    raise ExecError(\nExecError: command failed\n\n", "ExecError: command failed"),
+        ("gcc: internal compiler error: Killed\nError: x", "gcc: internal compiler error: Killed"),
+        ("CompileError: " + "x" * 286, "CompileError: " + "x" * 286),
+        (f"CompileError: {'x' * 9999} ended", f"CompileError: {'x' * 86} ... {'x' * 189} ended"),
         ("\n", ""),
     ],
 )
 def test_the_cause_of_a_failure_is_the_line_that_tells_most(output: str, line: str) -> None:
     assert cause(output) == line
+    assert len(line) <= CAUSE_CHARACTERS
 
 
 def required(hook: str, **variables: str) -> str:

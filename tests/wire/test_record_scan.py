@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.batch import HEADER_BYTES, Batch, Record, encode_batch, put_varint, read_records
 from kpybroker.wire.records.decompressed import PIECE_BYTES
+from kpybroker.wire.records.large_records import SLICE_HEADERS
 from kpybroker.wire.records.record_scan import BLAMED_LIMIT, SLICE_RECORDS, Walk, walk, walk_through
 from kpybroker.wire.records.record_search import TimeWalk
 from kpybroker.wire.records.small_batches import are_sound, is_sole_record
@@ -165,6 +166,22 @@ def test_a_slice_is_bounded() -> None:
     body = many.view[HEADER_BYTES:]
     pieces = (body[at : at + 1000] for at in range(0, len(body), 1000))
     assert sum(1 for _ in walk_through(Walk(-EVER, EVER), pieces, 1)) >= 200
+
+
+@pytest.mark.parametrize(("count", "headers"), [(1, 125_000), (4, 30_000), (1000, 120), (12, SLICE_HEADERS)])
+def test_the_headers_of_a_slice_are_bounded(count: int, headers: int) -> None:
+    """In one piece, and the check of small batches leaves batches with more headers to the slices."""
+    body = bytes(batch_of([Record(0, 7, b"k", b"v", (("", None),) * headers)] * count).view[HEADER_BYTES:])
+    found = Walk(8, 8)
+    slices = 1 + sum(1 for _ in walk_through(found, (body,), count))
+    assert (found.seen, found.headers) == (count, count * headers)
+    assert slices >= count * headers // (2 * SLICE_HEADERS)
+    assert found.out_of_time == list(range(count)), "each record once"
+    checked = Walk(-EVER, EVER)
+    end = checked.some(body, 0, count)
+    assert checked.headers < 2 * SLICE_HEADERS
+    assert (end == len(body)) == (count * headers <= SLICE_HEADERS)
+    assert not are_sound(body, count, 0)
 
 
 @pytest.mark.parametrize("value_bytes", [1000, 70_000, 2_000_000])

@@ -48,9 +48,12 @@ VALUES = {
 """Values at and beyond the bounds. The broker refuses values that it cannot apply or that would shut out all clients.
 None of the values shortens logs or makes brokers refuse records of clients, because then no invariant could state which
 records must exist."""
-SLOW_DISK_VALUES = {"log.index.size.max.bytes": ("2147483647",)}
-"""The values on slow disks, where these replace those of `VALUES`. With a smaller index, a log begins a segment with
-each batch. That takes ten syncs, a third of a second on a slow disk, so that transactions exceed their timeout."""
+SLOW_DISK_VALUES = {
+    "log.index.size.max.bytes": ("2147483647",),
+    "log.roll.ms": ("1000", "9223372036854775807"),
+}
+"""The values on slow disks, where these replace those of `VALUES`. With the others, a log begins a segment with each
+batch. That takes eight syncs, a quarter of a second on a slow disk, so that transactions exceed their timeout."""
 Setting = tuple[str, str]
 """The resource name, which is empty for the whole cluster, and the config name."""
 

@@ -13,18 +13,27 @@ from typing import TYPE_CHECKING, Final
 
 from kpybroker.errors import ErrorCode, KafkaError
 from kpybroker.wire.records.decompressed import Load, Part
-from kpybroker.wire.records.large_records import FIELDS_BYTES, LargeRecord, Slices, Walking, next_piece
+from kpybroker.wire.records.large_records import (
+    FIELDS_BYTES,
+    SLICE_HEADERS,
+    LargeRecord,
+    Slices,
+    Walking,
+    next_piece,
+)
 from kpybroker.wire.records.record_fields import after_value, long_varint, misfit, record_size, varint, whole_headers
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
 SLICE_RECORDS: Final = 1000
-"""The number of records or headers in one slice, which takes about half a millisecond."""
+"""The most records in one slice, which takes about half a millisecond. It ends early when its records have
+SLICE_HEADERS."""
 BLAMED_LIMIT: Final = 1000
 """The most records that are named in one error."""
 _SHORT_BYTES: Final = 64 << 10
 """A record that spans several pieces is joined up to this size. A larger record is scanned field by field."""
+_LATER: Final = -2
 _FAR: Final = 1 << 62
 """More than any timestamp delta of one byte."""
 
@@ -76,8 +85,9 @@ class Walk:
         return True
 
     def blame_time(self, index: int, delta: int) -> None:
-        if delta != self.timeless and len(self.out_of_time) < BLAMED_LIMIT:
-            self.out_of_time.append(index)
+        blamed = self.out_of_time  # with this record already, if it has so many headers that it is scanned again
+        if delta != self.timeless and len(blamed) < BLAMED_LIMIT and blamed[-1:] != [index]:
+            blamed.append(index)
 
     def blame_key(self, index: int) -> None:
         if len(self.without_key) < BLAMED_LIMIT:
@@ -88,6 +98,7 @@ class Walk:
         total: i64 = len(plain)
         index: i64 = self.seen
         last = index + most
+        most_headers = self.headers + SLICE_HEADERS
         newest: i64 = -_FAR
         earliest: i64 = max(-_FAR, min(self.earliest, _FAR))
         latest: i64 = max(-_FAR, min(self.latest, _FAR))
@@ -131,7 +142,14 @@ class Walk:
                 if key > 0x7F:
                     key, at = varint(plain, at - 1)
                 at = after_value(plain, at + (key >> 1))
-                at = at + 1 if not plain[at] else self._end_of_headers(plain, at, end)
+                if not plain[at]:
+                    at += 1
+                else:
+                    at = self._end_of_headers(plain, at, end)
+                    if at == _LATER:
+                        return begin
+                    if self.headers >= most_headers:
+                        last = index + 1
                 # every length has moved `at` forward, so if it is the end here, no field extends beyond its record
                 if at != end or size & 1 or (key & 1 and key != 1):  # an odd length is negative
                     raise misfit(index)
@@ -158,10 +176,12 @@ class Walk:
 
     def _end_of_headers(self, plain: bytes, at: i64, end: i64) -> i64:
         """The position after the headers of a record. The record is valid only if this is its `end`; -1 if the headers
-        are not."""
+        are not. _LATER if they are too many for one slice."""
         count, at = varint(plain, at)
         if count & 1 or count > end - at:
             return -1  # the number is negative, or too large for headers of at least two bytes
+        if count >> 1 > SLICE_HEADERS:
+            return _LATER
         number, at = whole_headers(plain, at, count >> 1)
         if number < count >> 1 or at != end:
             return -1
@@ -196,9 +216,11 @@ def walk_through(found: Walking, pieces: Iterable[Part | Load], count: int) -> S
             return
         if found.seen == count:
             break
-        if found.seen - before == SLICE_RECORDS:
+        size, begin = record_size(plain, at)
+        is_whole = begin + (size >> 1) <= len(plain)
+        if found.seen - before == SLICE_RECORDS or (is_whole and found.seen > before):
             yield None
-        elif record_size(plain, at)[0] >> 1 > _SHORT_BYTES and len(plain) - at >= FIELDS_BYTES:
+        elif is_whole or (size >> 1 > _SHORT_BYTES and len(plain) - at >= FIELDS_BYTES):
             record = LargeRecord(plain, at, left)
             yield from record.walk_over(found)
             plain, at = record.plain, record.at
