@@ -60,6 +60,8 @@ class Walk:
     """Whether to look for records without a key."""
     headers: int = 0
     """The number of headers in all scanned records."""
+    slice_headers: int = 0
+    """The number of headers in the records of this slice."""
     headers_limit: int | None = None
     """The most headers. A batch with more is refused."""
 
@@ -85,7 +87,7 @@ class Walk:
         return True
 
     def blame_time(self, index: int, delta: int) -> None:
-        blamed = self.out_of_time  # with this record already, if it has so many headers that it is scanned again
+        blamed = self.out_of_time  # with this record already, if its headers had to wait for another slice
         if delta != self.timeless and len(blamed) < BLAMED_LIMIT and blamed[-1:] != [index]:
             blamed.append(index)
 
@@ -98,7 +100,6 @@ class Walk:
         total: i64 = len(plain)
         index: i64 = self.seen
         last = index + most
-        most_headers = self.headers + SLICE_HEADERS
         newest: i64 = -_FAR
         earliest: i64 = max(-_FAR, min(self.earliest, _FAR))
         latest: i64 = max(-_FAR, min(self.latest, _FAR))
@@ -142,25 +143,24 @@ class Walk:
                 if key > 0x7F:
                     key, at = varint(plain, at - 1)
                 at = after_value(plain, at + (key >> 1))
-                if not plain[at]:
-                    at += 1
-                else:
-                    at = self._end_of_headers(plain, at, end)
-                    if at == _LATER:
-                        return begin
-                    if self.headers >= most_headers:
-                        last = index + 1
+                at = at + 1 if not plain[at] else self._end_of_headers(plain, at, end)
                 # every length has moved `at` forward, so if it is the end here, no field extends beyond its record
                 if at != end or size & 1 or (key & 1 and key != 1):  # an odd length is negative
+                    if at == _LATER:
+                        return begin
                     raise misfit(index)
                 if key & 1 and self.needs_keys:
                     self.blame_key(index)
                 index += 1
         finally:
-            self.seen = index
-            if newest > max(self.newest, -_FAR):
-                self.newest = newest
+            self._end_slice(index, newest)
         return at
+
+    def _end_slice(self, seen: int, newest: int) -> None:
+        self.seen = seen
+        self.slice_headers = 0
+        if newest > max(self.newest, -_FAR):
+            self.newest = newest
 
     def _long_delta(self, plain: bytes, at: int, index: int) -> int:
         """Note a timestamp delta of several bytes, which may have more than 63 bits. Returns the position after it."""
@@ -176,15 +176,16 @@ class Walk:
 
     def _end_of_headers(self, plain: bytes, at: i64, end: i64) -> i64:
         """The position after the headers of a record. The record is valid only if this is its `end`; -1 if the headers
-        are not. _LATER if they are too many for one slice."""
+        are not. _LATER if there are too many for this slice, or for any."""
         count, at = varint(plain, at)
         if count & 1 or count > end - at:
             return -1  # the number is negative, or too large for headers of at least two bytes
-        if count >> 1 > SLICE_HEADERS:
+        if self.slice_headers >= SLICE_HEADERS or count >> 1 > SLICE_HEADERS:
             return _LATER
         number, at = whole_headers(plain, at, count >> 1)
         if number < count >> 1 or at != end:
             return -1
+        self.slice_headers += number
         self.note_headers(number)
         return at
 
