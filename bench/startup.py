@@ -20,7 +20,7 @@ from kpybroker.wire.rpc import api_versions, create_topics, produce
 RETRY_S = 0.001
 TIMEOUT_S = 60.0
 CONNECTIONS = 1000
-DROPPED = Path("/proc/sys/vm/drop_caches")
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
 class Start(Case):
@@ -73,7 +73,7 @@ class ColdStart(Start):
     def slice(self, target: Target) -> dict[str, float]:
         os.sync()
         try:
-            DROPPED.write_text("3")
+            DROP_CACHES.write_text("3")
         except OSError as error:
             raise LoadError(f"cannot empty the page cache: {error}") from error
         return {"start-cold.ms": super().slice(target)["start.ms"]}

@@ -92,8 +92,8 @@ def compiled_note(extensions: Path) -> str:
 
 def cause(output: str) -> str:
     """The line of a failed compilation that tells most: the first error of mypyc or the C compiler, or else the last
-    line, which names the exception behind a traceback. At most CAUSE_CHARACTERS, of which most are the end. Empty if
-    there is no output."""
+    line, which names the exception behind a traceback. A long line loses its middle. Empty if there is no
+    output."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     found = next(filter(FROM_COMPILER.search, lines), lines[-1] if lines else "")
     if len(found) <= CAUSE_CHARACTERS:

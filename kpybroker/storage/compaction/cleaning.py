@@ -233,7 +233,7 @@ class Cleaning:
         elif not transactions.drops(batch):
             async with contextlib.aclosing((await self._unpacked(batch)).slices()) as records:
                 async for found in records:
-                    if not self._map.put_all(found, batch.base_offset, first):
+                    if not self._map.put_all(found, batch.base_offset):
                         return False
         if batch.last_offset >= first:
             self._map.counted(batch.last_offset)

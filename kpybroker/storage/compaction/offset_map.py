@@ -31,6 +31,7 @@ several."""
 MARKED_LIMIT: Final = 1 << 26
 """The most offsets for which there is a bitmap. It has a bit for each, also for those that the log lacks."""
 _GRAIN_BYTES: Final = 4096
+"""By how much the bitmap grows at least."""
 
 
 class OffsetMap:
@@ -39,7 +40,7 @@ class OffsetMap:
 
     __slots__ = ("_first", "_left_bytes", "_marked", "_replaced", "_shards", "latest")
 
-    def __init__(self, limit_bytes: int, first: int = 0) -> None:
+    def __init__(self, limit_bytes: int, first: int) -> None:
         self._left_bytes = max(limit_bytes, 1)
         self._shards: list[dict[bytes, int]] = [{} for _ in range(_SHARDS)]
         self._first = first
@@ -86,9 +87,10 @@ class OffsetMap:
             self._replaced += bytes(more_bytes)
             self._marked = self._first + (size_bytes << 3)
 
-    def put_all(self, found: list[Found], base_offset: int, first: int) -> bool:
+    def put_all(self, found: list[Found], base_offset: int) -> bool:
         """Put the keys of records that begin at offset `first` or later. Return False if there is no room for
         another key."""
+        first = self._first
         for _, _, _, delta, key, _ in found:
             if key is not None and base_offset + delta >= first and not self.put(key, base_offset + delta):
                 return False

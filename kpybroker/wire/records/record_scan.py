@@ -34,6 +34,7 @@ BLAMED_LIMIT: Final = 1000
 _SHORT_BYTES: Final = 64 << 10
 """A record that spans several pieces is joined up to this size. A larger record is scanned field by field."""
 _LATER: Final = -2
+"""In place of a position: the record has to be scanned in another slice."""
 _FAR: Final = 1 << 62
 """More than any timestamp delta of one byte."""
 
